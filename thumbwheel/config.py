@@ -1,0 +1,252 @@
+"""One frozen tree of settings: a TOML file, then dotted overrides. An unknown key is an error.
+
+    settings = load("thumbwheel.toml", overrides=["update.beta=0.2", "model.path=HuggingFaceTB/SmolLM2-135M-Instruct"])
+
+Every field says its unit in its name and its meaning in its description; `thumbwheel settings` prints them all.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from thumbwheel.errors import NotFound, SettingError, did_you_mean, explain
+from thumbwheel.records import digest_of
+
+Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """Frozen, checked, closed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class StoreSettings(Section):
+    url: str = Field("sqlite:///thumbwheel.db", description="SQLAlchemy URL; one SQLite file by default")
+    folder: Path = Field(Path("thumbwheel-data"), description="snapshots, checkpoints, versions, reports")
+    orphan_after_h: Positive = Field(24.0, description="hours after which feedback without a target is listed as orphan")
+
+
+class ServerSettings(Section):
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8321, ge=0, le=65535, description="port to listen on; 0 lets the system choose")
+    max_body_bytes: Count = Field(8_000_000, description="largest request body accepted")
+    max_batch: Count = Field(1000, description="most records in one batch request")
+
+
+class FeedbackSettings(Section):
+    """Which signals count, and for how much. Rules are data: see `noise_rules`."""
+
+    weights: dict[str, float] = Field(default_factory=dict, description="weight per feedback kind, over the kind's own")
+    noise_rates: dict[str, float] = Field(default_factory=dict, description="noise rate per kind, over the kind's own")
+    role_weights: dict[str, float] = Field(
+        default={"end_user": 1.0, "practitioner": 2.0, "expert": 4.0}, description="weight per role (three tiers)"
+    )
+    use_implicit: bool = Field(False, description="let implicit signals (dwell, copy, …) into training data")
+    min_dwell_s: float = Field(2.0, ge=0, description="a dwell under this is void")
+    max_dropped_share: Share = Field(0.5, description="fail a round when more rows than this share are dropped")
+
+
+class ModelSettings(Section):
+    path: str = Field("smollm2-135m-instruct", description="hub id, local folder, GGUF file, or the carried demo model")
+    tokenizer: str | None = Field(None, description="tokenizer path where it differs from the model's")
+    dtype: Literal["float32", "bfloat16", "auto"] = Field("auto", description="of frozen weights and of compute")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, mps, or auto")
+    adapter: Literal["lora", "full"] = Field("lora", description="train adapters or all weights")
+    lora_r: Count = Field(16, description="rank of the adapters")
+    lora_alpha: Positive = Field(32.0, description="scale of the adapters is alpha / r")
+    lora_targets: tuple[str, ...] = Field((), description="module names; empty: every linear layer of the trunk")
+    gradient_checkpointing: bool = Field(False, description="recompute activations in the backward pass")
+    max_length: Count = Field(1024, description="tokens of prompt and response together")
+    overlong: Literal["drop", "keep_start", "keep_end"] = Field("drop", description="what becomes of a longer row")
+    trust_remote_code: bool = Field(False, description="run code that ships with a hub model")
+
+
+class SampleSettings(Section):
+    temperature: float = Field(0.7, ge=0, description="0 is greedy")
+    top_p: Share = Field(1.0, description="nucleus; the log-probability is renormalised to it")
+    top_k: int = Field(0, ge=0, description="0 is off")
+    max_new_tokens: Count = Field(96, description="longest answer sampled, tokens")
+    stop: tuple[str, ...] = Field((), description="strings that end an answer")
+    batch_size: Count = Field(16, description="answers sampled side by side")
+
+
+class TrainSettings(Section):
+    """Shared by every update."""
+
+    lr: Positive = Field(5e-5, description="peak learning rate")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="after warm-up")
+    warmup_share: Share = Field(0.0, description="share of steps that warm up")
+    weight_decay: float = Field(0.0, ge=0)
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: Positive = 1e-8
+    max_grad_norm: Positive = Field(1.0, description="clip the gradient's norm")
+    epochs: Count = 1
+    batch_size: Count = Field(8, description="rows (pairs, answers) a weight update")
+    tokens_per_micro_batch: Count = Field(4096, description="token budget of one forward; never changes the gradient")
+    seed: int = 0
+    checkpoint_every_steps: Count = Field(50, description="atomic checkpoints for resuming")
+    keep_checkpoints: Count = 2
+    eval_share: Share = Field(0.1, description="rows held out by prompt")
+    patience: int = Field(0, ge=0, description="evaluations without gain before stopping early; 0 never stops")
+    max_unusable_share: Share = Field(0.2, description="fail when more rows than this cannot be used")
+    tensorboard: bool = Field(False, description="also write TensorBoard event files")
+
+
+class RewardSettings(TrainSettings):
+    enabled: bool = Field(True, description="train a reward model in the round")
+    lr: Positive = Field(5e-5, description="peak learning rate")
+    batch_size: Count = Field(16, description="prompts (all pairs of a prompt together) an update")
+    weight_decay: float = Field(0.001, ge=0)
+    trunk: Literal["encoder", "language_model"] = Field("encoder", description="frozen sentence encoder, or a causal LM")
+    encoder: str = Field("all-minilm-l6-v2", description="hub id, folder, or the carried sentence encoder")
+    temperature: Positive = Field(1.0, description="τ of -log σ((r_chosen - r_rejected)/τ)")
+    centring: float = Field(0.01, ge=0, description="weight of (r_chosen + r_rejected)², which keeps scores near 0")
+    normalise: bool = Field(True, description="shift and scale scores to mean 0, deviation 1 on the training answers")
+
+
+class UpdateSettings(TrainSettings):
+    """The policy update of a round."""
+
+    method: Literal["dpo", "sft"] = "dpo"
+    epochs: Count = 2
+    loss: str = Field("sigmoid", description="a name in thumbwheel.formulas.preference.preference_losses")
+    beta: Positive = Field(0.1, description="strength of the pull to the reference")
+    label_smoothing: float | None = Field(None, ge=0, lt=0.5, description="cdpo and robust only")
+    simpo_gamma: float | None = Field(None, ge=0, description="simpo only: target margin")
+    desirable_weight: float | None = Field(None, gt=0, description="kto only")
+    undesirable_weight: float | None = Field(None, gt=0, description="kto only")
+    nll_weight: float = Field(0.0, ge=0, description="adds this times the chosen answer's mean token loss")
+
+
+class EvalSettings(Section):
+    judge: str = Field("reward_model", description="reward_model, rule 'module:attr', or people")
+    prompts: Count = Field(54, description="held-out prompts, at most")
+    holdout_share: Share = Field(0.3, description="share of prompts that no training row may come from")
+    samples_per_prompt: Count = Field(1, description="answers a prompt and policy")
+    temperature: float = Field(0.7, ge=0)
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    bootstrap_samples: Count = 2000
+
+
+class GateSettings(Section):
+    """Every one must hold for a promotion."""
+
+    min_win_rate_low: Share = Field(0.5, description="the interval's lower end must be above this")
+    max_nats_per_token_drop: Positive = Field(
+        0.25, description="mean log-probability per token of new answers under the reference may fall by this much"
+    )
+    max_repetition_rise: float = Field(0.0, ge=0, description="rise of the repetition share over the parent's, see margin")
+    repetition_margin: Share = Field(0.02, description="noise allowed on repetition")
+    max_length_ratio: Positive = Field(2.0, description="mean length of new answers over the parent's, either way")
+    min_reward_accuracy_low: Share | None = Field(None, description="lower end of the reward model's held-out accuracy")
+
+
+class RoundSettings(Section):
+    name: str = "round"
+    min_preferences: Count = Field(16, description="refuse to train on fewer pairs")
+    progress: bool = True
+
+
+class Settings(Section):
+    """The whole tree."""
+
+    seed: int = 0
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    server: ServerSettings = Field(default_factory=ServerSettings)
+    feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
+    model: ModelSettings = Field(default_factory=ModelSettings)
+    sample: SampleSettings = Field(default_factory=SampleSettings)
+    reward: RewardSettings = Field(default_factory=RewardSettings)
+    update: UpdateSettings = Field(default_factory=UpdateSettings)
+    evals: EvalSettings = Field(default_factory=EvalSettings)
+    gates: GateSettings = Field(default_factory=GateSettings)
+    round: RoundSettings = Field(default_factory=RoundSettings)
+
+    @model_validator(mode="after")
+    def _full_weights_need_care(self) -> Settings:
+        if self.model.adapter == "full" and self.model.dtype == "bfloat16":
+            raise ValueError("model.adapter='full' needs float32 master weights; set model.dtype to 'float32' or 'auto'")
+        return self
+
+    def digest(self) -> str:
+        """SHA-256 of every value that can change a result."""
+        return digest_of(self.model_dump(mode="json"))
+
+
+def load(path: str | Path | None = None, *, overrides: Iterable[str] = ()) -> Settings:
+    """Settings from a TOML file (all defaults without one) and `section.key=value` overrides, the later ones winning.
+
+    Raises NotFound for a missing file; SettingError for bad TOML, an unknown key or a value out of range.
+    """
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFound(f"There is no settings file '{path}'. Write one, or leave it out to use the defaults.") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SettingError(f"The settings file '{path}' is not valid TOML: {error}.") from None
+    for override in overrides:
+        _put(tree, override)
+    return from_tree(tree)
+
+
+def from_tree(tree: Mapping[str, Any]) -> Settings:
+    """Settings from a nested mapping. Raises SettingError, naming the dotted key, what is allowed and what was got."""
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise SettingError(_explain(error)) from None
+
+
+def _put(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise SettingError(explain("An override is malformed.", allowed="section.key=value", got=override))
+    *parents, last = key.strip().split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise SettingError(f"The override '{override}' goes below '{parent}', which is a value and no section.")
+        node = child
+    node[last] = _toml_value(text.strip())
+
+
+def _toml_value(text: str) -> Any:
+    """A TOML value; bare words are strings, so that `model.path=org/name` needs no quotes in a shell."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(map(str, item["loc"])) or "settings"
+        if item["type"] == "extra_forbidden":
+            known = _known_keys(item["loc"][:-1])
+            hint = did_you_mean(str(item["loc"][-1]), known)
+            lines.append(f"There is no setting '{key}'.{hint} Known here: {', '.join(known)}.")
+        else:
+            lines.append(explain(f"The '{key}' setting is not valid: {item['msg']}.", got=item.get("input")))
+    return "\n".join(lines)
+
+
+def _known_keys(path: tuple[int | str, ...]) -> list[str]:
+    section: type[BaseModel] = Settings
+    for part in path:
+        field = section.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        section = field.annotation
+    return sorted(section.model_fields)
