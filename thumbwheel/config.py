@@ -31,7 +31,9 @@ class Section(BaseModel):
 class StoreSettings(Section):
     url: str = Field("sqlite:///thumbwheel.db", description="SQLAlchemy URL; one SQLite file by default")
     folder: Path = Field(Path("thumbwheel-data"), description="snapshots, checkpoints, versions, reports")
-    orphan_after_h: Positive = Field(24.0, description="hours after which feedback without a target is listed as orphan")
+    orphan_after_h: Positive = Field(
+        24.0, description="hours after which feedback without a target is listed as orphan"
+    )
 
 
 class ServerSettings(Section):
@@ -105,7 +107,9 @@ class RewardSettings(TrainSettings):
     lr: Positive = Field(5e-5, description="peak learning rate")
     batch_size: Count = Field(16, description="prompts (all pairs of a prompt together) an update")
     weight_decay: float = Field(0.001, ge=0)
-    trunk: Literal["encoder", "language_model"] = Field("encoder", description="frozen sentence encoder, or a causal LM")
+    trunk: Literal["encoder", "language_model"] = Field(
+        "encoder", description="frozen sentence encoder, or a causal LM"
+    )
     encoder: str = Field("all-minilm-l6-v2", description="hub id, folder, or the carried sentence encoder")
     temperature: Positive = Field(1.0, description="τ of -log σ((r_chosen - r_rejected)/τ)")
     centring: float = Field(0.01, ge=0, description="weight of (r_chosen + r_rejected)², which keeps scores near 0")
@@ -143,7 +147,9 @@ class GateSettings(Section):
     max_nats_per_token_drop: Positive = Field(
         0.25, description="mean log-probability per token of new answers under the reference may fall by this much"
     )
-    max_repetition_rise: float = Field(0.0, ge=0, description="rise of the repetition share over the parent's, see margin")
+    max_repetition_rise: float = Field(
+        0.0, ge=0, description="rise of the repetition share over the parent's, see margin"
+    )
     repetition_margin: Share = Field(0.02, description="noise allowed on repetition")
     max_length_ratio: Positive = Field(2.0, description="mean length of new answers over the parent's, either way")
     min_reward_accuracy_low: Share | None = Field(None, description="lower end of the reward model's held-out accuracy")
@@ -173,7 +179,9 @@ class Settings(Section):
     @model_validator(mode="after")
     def _full_weights_need_care(self) -> Settings:
         if self.model.adapter == "full" and self.model.dtype == "bfloat16":
-            raise ValueError("model.adapter='full' needs float32 master weights; set model.dtype to 'float32' or 'auto'")
+            raise ValueError(
+                "model.adapter='full' needs float32 master weights; set model.dtype to 'float32' or 'auto'"
+            )
         return self
 
     def digest(self) -> str:
@@ -191,7 +199,9 @@ def load(path: str | Path | None = None, *, overrides: Iterable[str] = ()) -> Se
         try:
             tree = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise NotFound(f"There is no settings file '{path}'. Write one, or leave it out to use the defaults.") from None
+            raise NotFound(
+                f"There is no settings file '{path}'. Write one, or leave it out to use the defaults."
+            ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingError(f"The settings file '{path}' is not valid TOML: {error}.") from None
     for override in overrides:

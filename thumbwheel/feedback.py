@@ -297,7 +297,10 @@ def parse(feedback: Feedback) -> Kind:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(["value", *map(str, first["loc"])])
-        allowed = ", ".join(f"{name}: {_type_name(f.annotation)}" for name, f in kind.model_fields.items()) or "an empty object"
+        allowed = (
+            ", ".join(f"{name}: {_type_name(f.annotation)}" for name, f in kind.model_fields.items())
+            or "an empty object"
+        )
         raise RecordError(
             explain(
                 f"The value of a '{feedback.kind}' feedback is not valid at '{field}': {first['msg']}.",
@@ -337,7 +340,7 @@ def _check_against_shown(feedback: Feedback, value: Kind) -> None:
                 ),
                 field="shown",
             )
-        named = () if value.chosen is None else (value.chosen,)
+        named: tuple[str, ...] = () if value.chosen is None else (value.chosen,)
     elif isinstance(value, Ranking):
         named = tuple(step for place in value.order for step in place)
     else:

@@ -246,7 +246,9 @@ class ProcessLabelled(Record):
     @model_validator(mode="after")
     def _one_label_a_step(self) -> ProcessLabelled:
         if len(self.steps) != len(self.labels):
-            raise ValueError(f"has {len(self.steps)} steps and {len(self.labels)} labels; give one label (or null) a step")
+            raise ValueError(
+                f"has {len(self.steps)} steps and {len(self.labels)} labels; give one label (or null) a step"
+            )
         if any(label not in (-1, 0, 1, None) for label in self.labels):
             raise ValueError("labels must be -1, 0, 1 or null")
         return self
