@@ -1,0 +1,1 @@
+"""May it ship? Figures of reward models and policies, judges, gates, and the report a person reads."""
