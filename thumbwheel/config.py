@@ -29,6 +29,8 @@ class Section(BaseModel):
 
 
 class StoreSettings(Section):
+    """Where records and results rest."""
+
     url: str = Field("sqlite:///thumbwheel.db", description="SQLAlchemy URL; one SQLite file by default")
     folder: Path = Field(Path("thumbwheel-data"), description="snapshots, checkpoints, versions, reports")
     orphan_after_h: Positive = Field(
@@ -37,6 +39,8 @@ class StoreSettings(Section):
 
 
 class ServerSettings(Section):
+    """The HTTP server."""
+
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8321, ge=0, le=65535, description="port to listen on; 0 lets the system choose")
     max_body_bytes: Count = Field(8_000_000, description="largest request body accepted")
@@ -57,6 +61,8 @@ class FeedbackSettings(Section):
 
 
 class ModelSettings(Section):
+    """The language model, its adapters and its limits."""
+
     path: str = Field("smollm2-135m-instruct", description="hub id, local folder, GGUF file, or the carried demo model")
     tokenizer: str | None = Field(None, description="tokenizer path where it differs from the model's")
     dtype: Literal["float32", "bfloat16", "auto"] = Field("auto", description="of frozen weights and of compute")
@@ -72,6 +78,8 @@ class ModelSettings(Section):
 
 
 class SampleSettings(Section):
+    """How answers are sampled."""
+
     temperature: float = Field(0.7, ge=0, description="0 is greedy")
     top_p: Share = Field(1.0, description="nucleus; the log-probability is renormalised to it")
     top_k: int = Field(0, ge=0, description="0 is off")
@@ -103,6 +111,8 @@ class TrainSettings(Section):
 
 
 class RewardSettings(TrainSettings):
+    """The reward model of a round."""
+
     enabled: bool = Field(True, description="train a reward model in the round")
     lr: Positive = Field(5e-5, description="peak learning rate")
     batch_size: Count = Field(16, description="prompts (all pairs of a prompt together) an update")
@@ -131,6 +141,8 @@ class UpdateSettings(TrainSettings):
 
 
 class EvalSettings(Section):
+    """How the new policy is measured against its parent."""
+
     judge: str = Field("reward_model", description="reward_model, rule 'module:attr', or people")
     prompts: Count = Field(54, description="held-out prompts, at most")
     holdout_share: Share = Field(0.3, description="share of prompts that no training row may come from")
@@ -156,9 +168,14 @@ class GateSettings(Section):
 
 
 class RoundSettings(Section):
-    name: str = "round"
+    """One turn of the wheel."""
+
+    data: Literal["new", "all"] = Field(
+        "new", description="feedback that no live version has learned from yet, or all of it"
+    )
     min_preferences: Count = Field(16, description="refuse to train on fewer pairs")
-    progress: bool = True
+    progress: bool = Field(True, description="draw progress bars")
+    samples_in_report: Count = Field(40, description="answers shown side by side in the report")
 
 
 class Settings(Section):
