@@ -45,6 +45,10 @@ class ServerSettings(Section):
     port: int = Field(8321, ge=0, le=65535, description="port to listen on; 0 lets the system choose")
     max_body_bytes: Count = Field(8_000_000, description="largest request body accepted")
     max_batch: Count = Field(1000, description="most records in one batch request")
+    write_timeout_s: Positive = Field(30.0, description="longest wait for the store to confirm a write, then 503")
+    shutdown_timeout_s: Count = Field(10, description="longest wait for open requests when the server stops")
+    allow_origins: tuple[str, ...] = Field((), description="other sites whose pages may call the API; '*' is any")
+    kinds: tuple[str, ...] = Field((), description="feedback kinds of your own to accept, as 'module:attr'")
 
 
 class FeedbackSettings(Section):

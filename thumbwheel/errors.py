@@ -7,6 +7,7 @@
     ├── ConflictError     the same id came again with another payload
     ├── NotFound          an id, a file or a version does not exist
     ├── StoreError        bytes at rest: disk full, locked, corrupt, wrong schema version
+    │   └── Undelivered   the client's records reached no store; they can be sent again as they are
     ├── CheckpointError   a checkpoint is missing, cut short, or of other data or settings
     ├── ModelError        a model or tokenizer cannot be loaded, or does not fit the request
     ├── DataError         the data cannot carry what was asked (too few, all alike, too many bad rows)
@@ -19,14 +20,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Self
 
 
 class ThumbwheelError(Exception):
-    """Root of the tree. `field` names the offending field where there is one."""
+    """Root of the tree. `field` names the offending field where there is one.
+
+    Errors built by `of` keep their parts beside the message, so that a server can pass them on one by one.
+    """
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+        self.what = message
+        self.allowed: str | None = None
+        self.got: object = None
+        self.next: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        what: str,
+        *,
+        field: str | None = None,
+        allowed: object = None,
+        got: object = None,
+        next: str | None = None,
+    ) -> Self:
+        """The error whose message `explain` builds from these parts."""
+        error = cls(explain(what, allowed=allowed, got=got, next=next), field=field)
+        error.what, error.got, error.next = what, got, next
+        error.allowed = None if allowed is None else str(allowed)
+        return error
 
 
 class SettingError(ThumbwheelError):
@@ -51,6 +76,12 @@ class NotFound(ThumbwheelError):
 
 class StoreError(ThumbwheelError):
     """Bytes at rest failed: disk full, locked, corrupt, wrong schema version."""
+
+
+class Undelivered(StoreError):
+    """The server did not answer, or could not store. `records` are safe to send again: their ids are the same."""
+
+    records: tuple[object, ...] = ()
 
 
 class CheckpointError(ThumbwheelError):
@@ -79,7 +110,7 @@ def explain(what: str, *, allowed: object = None, got: object = None, next: str 
     if allowed is not None:
         parts.append(f"Allowed: {allowed}.")
     if got is not None:
-        shown = got if isinstance(got, str) else repr(got)
+        shown = got if isinstance(got, str) and got.strip() else repr(got)
         parts.append(f"Got: {shown if len(shown) <= 200 else shown[:197] + '...'}.")
     if next:
         parts.append(next)

@@ -29,9 +29,10 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from thumbwheel.errors import RecordError, explain
+from thumbwheel.errors import RecordError
 from thumbwheel.records import Feedback, Id, Text
 from thumbwheel.registry import Registry
+from thumbwheel.validation import record_error
 
 
 class Signal(BaseModel):
@@ -295,20 +296,7 @@ def parse(feedback: Feedback) -> Kind:
     try:
         value = kind.model_validate(feedback.value if feedback.value is not None else {})
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(["value", *map(str, first["loc"])])
-        allowed = (
-            ", ".join(f"{name}: {_type_name(f.annotation)}" for name, f in kind.model_fields.items())
-            or "an empty object"
-        )
-        raise RecordError(
-            explain(
-                f"The value of a '{feedback.kind}' feedback is not valid at '{field}': {first['msg']}.",
-                allowed="{" + allowed + "}",
-                got=feedback.value,
-            ),
-            field=field,
-        ) from None
+        raise record_error(error, kind, noun=f"'{feedback.kind}' feedback", prefix=("value",)) from None
     _check_against_shown(feedback, value)
     return value
 
@@ -325,20 +313,15 @@ def check(feedback: Feedback) -> Feedback:
     return feedback
 
 
-def _type_name(annotation: object) -> str:
-    return getattr(annotation, "__name__", None) or str(annotation).replace("typing.", "")
-
-
 def _check_against_shown(feedback: Feedback, value: Kind) -> None:
     if isinstance(value, Choice):
         if len(feedback.shown) < 2:
-            raise RecordError(
-                explain(
-                    "A 'choice' needs the step ids that were on screen, in display order.",
-                    allowed="shown=[two or more step ids]",
-                    got=list(feedback.shown),
-                ),
+            raise RecordError.of(
+                "A 'choice' needs 'shown': the step ids that were on screen, in display order.",
                 field="shown",
+                allowed="a list of two or more step ids",
+                got=list(feedback.shown),
+                next="Send the steps first, then the choice between their ids.",
             )
         named: tuple[str, ...] = () if value.chosen is None else (value.chosen,)
     elif isinstance(value, Ranking):
@@ -347,11 +330,12 @@ def _check_against_shown(feedback: Feedback, value: Kind) -> None:
         return
     strangers = [step for step in named if feedback.shown and step not in feedback.shown]
     if strangers:
-        raise RecordError(
-            explain(
-                f"The {feedback.kind} names a step that was not shown.", allowed=list(feedback.shown), got=strangers[0]
-            ),
+        raise RecordError.of(
+            f"The {feedback.kind} names a step that was not shown.",
             field="value",
+            allowed=list(feedback.shown),
+            got=strangers[0],
+            next="Name a step id out of 'shown'.",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 def _utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("must carry a time zone, such as 2026-01-31T12:00:00Z")
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must lie within the years 1 to 9999 in UTC") from None
 
 
 def _plain_text(value: str) -> str:
@@ -32,9 +36,27 @@ def _plain_text(value: str) -> str:
     return value
 
 
+def _plain_json(value: JsonValue) -> JsonValue:
+    """JSON that every database stores alike: plain text in every string and key, finite numbers."""
+    if isinstance(value, str):
+        return _plain_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"must hold finite numbers only, not {value}")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _plain_text(key)
+            _plain_json(item)
+    elif isinstance(value, list):
+        for item in value:
+            _plain_json(item)
+    return value
+
+
 Time = Annotated[datetime, AfterValidator(_utc)]
 Text = Annotated[str, AfterValidator(_plain_text)]
 Id = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_text)]
+Json = Annotated[JsonValue, AfterValidator(_plain_json)]
+Place = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Role = Literal["end_user", "practitioner", "expert"]
 Origin = Literal["person", "simulated", "rule", "model"]
 StopReason = Literal[
@@ -67,13 +89,17 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """One turn. `tool_call_id` and `name` belong to role `tool`; `tool_calls` to role `assistant`."""
+    """One turn. `tool_call_id` and `name` belong to role `tool`; `tool_calls` to role `assistant`.
+
+    `tools` is the raw JSON text of the tools on offer, on the first message of a prompt; parsed by nobody on the way.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: Text = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: Id | None = None
     name: Id | None = None
+    tools: Text | None = None
 
 
 Prompt = Annotated[tuple[Message, ...], Field(min_length=1)]
@@ -99,8 +125,8 @@ class Step(Record):
     id: Id
     episode_id: Id
     task_id: Id
-    index: int = Field(default=0, ge=0)
-    attempt: int = Field(default=0, ge=0)
+    index: Place = 0
+    attempt: Place = 0
     state: Prompt
     action: Message
     result: tuple[Message, ...] = ()
@@ -115,7 +141,7 @@ class Step(Record):
     terminated: bool | None = None
     truncated: bool | None = None
     stop_reason: StopReason | None = None
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: dict[Text, Text] = Field(default_factory=dict)
 
 
 class Target(Record):
@@ -143,7 +169,7 @@ class Feedback(Record):
     id: Id
     target: Target
     kind: Id
-    value: JsonValue = None
+    value: Json = None
     reasons: tuple[Id, ...] = ()
     comment: Text | None = None
     who: Id | None = None
