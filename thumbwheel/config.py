@@ -51,6 +51,28 @@ class ServerSettings(Section):
     kinds: tuple[str, ...] = Field((), description="feedback kinds of your own to accept, as 'module:attr'")
 
 
+class NoiseRule(Section):
+    """One rule that voids feedback: where `test` holds for `field` of the value, the feedback does not count.
+
+    `test` is a name in `thumbwheel.collect.noise.tests`, or "module:attr". `bound` is what the test compares with.
+    """
+
+    kind: str = Field(description="feedback kind the rule looks at; '*' is every kind")
+    test: str = Field(description="below, above, equals, blank, always, same_as_answer, not_shown, or 'module:attr'")
+    field: str = Field("", description="field of the feedback's value; empty: the test needs none")
+    bound: float | str | bool | None = Field(None, description="what the field is compared with")
+    reason: str = Field(min_length=1, description="what the account calls it")
+
+
+NOISE_RULES = (
+    NoiseRule(kind="edit", test="blank", field="text", reason="empty edit"),
+    NoiseRule(kind="edit", test="same_as_answer", field="text", reason="edit equals the answer"),
+    NoiseRule(kind="choice", test="not_shown", field="chosen", reason="choice is not among what was shown"),
+    NoiseRule(kind="copy", test="below", field="share", bound=0.05, reason="copied under 5 % of the answer"),
+    NoiseRule(kind="comment", test="always", reason="comment only, no verdict"),
+)
+
+
 class FeedbackSettings(Section):
     """Which signals count, and for how much. Rules are data: see `noise_rules`."""
 
@@ -61,7 +83,34 @@ class FeedbackSettings(Section):
     )
     use_implicit: bool = Field(False, description="let implicit signals (dwell, copy, …) into training data")
     min_dwell_s: float = Field(2.0, ge=0, description="a dwell under this is void")
+    max_dwell_s: Positive = Field(1800.0, description="a dwell over this is void: the page was left open")
+    noise_rules: tuple[NoiseRule, ...] = Field(NOISE_RULES, description="what is void, beside the two dwell bounds")
+    min_margin: float = Field(
+        0.25, gt=0, le=2, description="two rated answers to one prompt make a pair when their labels differ by this"
+    )
+    demonstrate_from: float = Field(
+        0.9, ge=-1, le=1, description="answers whose mean label is at least this are demonstrations too"
+    )
     max_dropped_share: Share = Field(0.5, description="fail a round when more rows than this share are dropped")
+
+    def rules(self) -> tuple[NoiseRule, ...]:
+        """Every noise rule in force: the two dwell bounds, then `noise_rules`."""
+        low, high = self.min_dwell_s, self.max_dwell_s
+        dwell = (
+            NoiseRule(kind="dwell", test="below", field="dwell_s", bound=low, reason=f"dwell under {low:g} s"),
+            NoiseRule(kind="dwell", test="above", field="dwell_s", bound=high, reason=f"dwell over {high:g} s"),
+        )
+        return dwell + self.noise_rules
+
+
+class RedactSettings(Section):
+    """Personal details taken out of text on the way in."""
+
+    enabled: bool = Field(False, description="redact everything that is stored or imported")
+    remove: tuple[Literal["email", "card", "phone"], ...] = Field(
+        ("email", "card", "phone"), description="which built-in patterns; each match becomes its name in angle brackets"
+    )
+    patterns: dict[str, str] = Field(default_factory=dict, description="own regular expressions: name -> pattern")
 
 
 class ModelSettings(Section):
@@ -189,6 +238,7 @@ class Settings(Section):
     store: StoreSettings = Field(default_factory=StoreSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)
+    redact: RedactSettings = Field(default_factory=RedactSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     sample: SampleSettings = Field(default_factory=SampleSettings)
     reward: RewardSettings = Field(default_factory=RewardSettings)
