@@ -75,9 +75,13 @@ class Record(BaseModel):
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 (hex) of `value` as canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    """SHA-256 (hex) of `value` as canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8")).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """`value` as JSON with sorted keys and no spaces; characters beyond ASCII stand as they are."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class ToolCall(Record):
