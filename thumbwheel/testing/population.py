@@ -42,10 +42,9 @@ FILLERS = (
 )
 _WORD = re.compile(r"\w+", re.UNICODE)
 _SENTENCE = re.compile(r"[^.!?]+[.!?]+(?:\s|$)")
-_COMMON = frozenset(
-    "a an and are as at be by do does for from give good how i in is it make me my name of on or so some the to two three "
-    "what when why with you your".split()
-)
+_COMMON_WORDS = """a an and are as at be by do does for from give good how i in is it make me my name of on or so some the to two
+three what when why with you your"""
+_COMMON = frozenset(_COMMON_WORDS.split())
 
 
 def taste(prompt: str, answer: str) -> float:
