@@ -1,0 +1,1 @@
+"""Engines that generate: a sampler protocol and our own batch sampler."""

@@ -1,0 +1,1 @@
+"""Language models: packed forward, log-probabilities, adapters, heads, templates, GGUF."""

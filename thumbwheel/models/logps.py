@@ -1,0 +1,100 @@
+"""Log-probabilities of chosen tokens without keeping logits of the whole vocabulary.
+
+    log p(y) = z_y - logsumexp(z),   z = (h Wᵀ + b) / τ
+
+| symbol | name | shape | unit |
+| --- | --- | --- | --- |
+| h | hidden states at trained positions | (M, D) | |
+| W, b | head weight and bias | (V, D), (V,) | |
+| τ | sampling temperature | scalar | |
+| log p | log-probability of each target | (M,) float32 | nats |
+
+Logits exist for one chunk of positions at a time. The gradient with respect to h is `g (W_y - Σ p_v W_v) / τ`, where g
+is the upstream gradient of each token: all but the factor g is known in the forward pass, so with a frozen head it is
+computed there, while the chunk's probabilities are at hand, and only scaled in the backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 256
+
+
+def _chunk_probabilities(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> tuple[Tensor, ...]:
+    """Of one chunk: e^(z - max) (C, V) in h's dtype, its float32 row sums (C,), log p(y) (C,) float32."""
+    z = F.linear(h, weight, bias)
+    if tau != 1.0:
+        z.div_(tau)
+    top = z.amax(1, keepdim=True)
+    chosen = z.gather(1, y[:, None])[:, 0].float()
+    z.sub_(top).exp_()
+    total = z.sum(1, dtype=torch.float32)
+    return z, total, chosen - top[:, 0].float() - total.log()
+
+
+class _TokenLogps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> Tensor:
+        needs_h, needs_w, needs_b = ctx.needs_input_grad[:3]
+        eager = needs_h and not (needs_w or needs_b)
+        out = torch.empty(len(y), dtype=torch.float32, device=h.device)
+        slope = torch.empty_like(h) if eager else None
+        for i in range(0, len(y), CHUNK):
+            part = slice(i, i + CHUNK)
+            e, total, out[part] = _chunk_probabilities(h[part], weight, bias, y[part], tau)
+            if slope is not None:
+                slope[part] = (weight[y[part]] - (e @ weight) / total[:, None].to(h.dtype)) / tau
+        ctx.tau = tau
+        if slope is not None:
+            ctx.save_for_backward(slope)
+        else:
+            ctx.save_for_backward(h, weight, bias, y)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        if len(ctx.saved_tensors) == 1:
+            (slope,) = ctx.saved_tensors
+            return slope * g[:, None].to(slope.dtype), None, None, None, None
+        h, weight, bias, y = ctx.saved_tensors
+        needs_h, needs_w, needs_b = ctx.needs_input_grad[:3]
+        dh = torch.empty_like(h) if needs_h else None
+        dw = torch.zeros_like(weight) if needs_w else None
+        db = torch.zeros_like(bias) if bias is not None and needs_b else None
+        for i in range(0, len(y), CHUNK):
+            part = slice(i, i + CHUNK)
+            e, total, _ = _chunk_probabilities(h[part], weight, bias, y[part], ctx.tau)
+            scaled = g[part] / ctx.tau
+            e.mul_((-scaled / total)[:, None].to(e.dtype))
+            e[torch.arange(len(e), device=e.device), y[part]] += scaled.to(e.dtype)
+            if dh is not None:
+                torch.mm(e, weight, out=dh[part])
+            if dw is not None:
+                dw.addmm_(e.t(), h[part])
+            if db is not None:
+                db += e.sum(0)
+        return dh, dw, db, None, None
+
+
+def token_logps(
+    h: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """(M,) float32 log-probability of each y under softmax((h Wᵀ + b) / temperature); differentiable in h, W and b."""
+    out: Tensor = _TokenLogps.apply(h, weight, bias, y, temperature)
+    return out
+
+
+@torch.no_grad()
+def token_entropies(h: Tensor, weight: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0) -> Tensor:
+    """(M,) float32 entropy in nats of softmax((h Wᵀ + b) / temperature); no gradient."""
+    out = torch.empty(len(h), dtype=torch.float32, device=h.device)
+    for i in range(0, len(h), CHUNK):
+        logp = torch.log_softmax(F.linear(h[i : i + CHUNK], weight, bias).float() / temperature, dim=1)
+        out[i : i + CHUNK] = -(logp.exp() * logp).sum(1)
+    return out
