@@ -91,10 +91,11 @@ def _language(figure: Figure, bound: float) -> tuple[bool, str]:
 def _repetition(figure: Figure, bound: float) -> tuple[bool, str]:
     rise = figure.value or 0.0
     if rise == 0:
-        how = "as often as"
+        how = "repeated phrases make up as much of the answers as of the parent's"
     else:
-        how = f"{abs(rise) * 100:.1f} points {'more' if rise > 0 else 'less'} often than"
-    start = f"answers repeat themselves {how} the parent's; allowed is a rise of {bound * 100:.1f} points."
+        points = f"{abs(rise) * 100:.1f} points {'more' if rise > 0 else 'less'}"
+        how = f"repeated phrases make up {points} of the answers than of the parent's"
+    start = f"{how}; allowed is a rise of {bound * 100:.1f}."
     return (True, start) if rise <= bound else (False, f"{start} It has started to loop.")
 
 

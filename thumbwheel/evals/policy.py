@@ -14,10 +14,13 @@ import numpy as np
 
 from thumbwheel.config import EvalSettings
 from thumbwheel.errors import DataError
+from thumbwheel.evals.intervals import Resampling, figure_of
 from thumbwheel.evals.judges import Votes, prompt_ids
+from thumbwheel.evals.language import Answers, language_figures
 from thumbwheel.formulas import stats
-from thumbwheel.formulas.figures import Interval
 from thumbwheel.records import Figure, Prompt
+
+__all__ = ["Answers", "check_held_out", "language_figures", "win_rate"]
 
 MAX_UNVOTED_SHARE = 0.2
 
@@ -67,17 +70,12 @@ def win_rate(
         mean = float(wins.mean())
         rate = stats.wilson(mean, 1, level=level)
         note = f"{note}; one prompt only, so the interval spans nearly everything"
-    resampled = stats.bootstrap(
-        lambda rows: float(wins[rows].mean()),
-        len(wins),
-        rng=np.random.default_rng(seed),
-        level=level,
-        resamples=settings.bootstrap_samples,
-        cluster=prompts,
+    resampled = Resampling(prompts.tolist(), settings, seed).figure(
+        "win_rate_bootstrap", lambda rows: float(wins[rows].mean()), unit="share", note="resampled by prompt"
     )
     return (
-        figure_of("win_rate", rate, n=len(wins), unit="share", note=note),
-        figure_of("win_rate_bootstrap", resampled, unit="share", note="resampled by prompt"),
+        Figure(name="win_rate", value=rate.value, low=rate.low, high=rate.high, n=len(wins), unit="share", note=note),
+        resampled,
         Figure(name="win_share", value=float((wins > 0.5).mean()), n=len(wins), unit="share"),
         Figure(name="tie_share", value=float((wins == 0.5).mean()), n=len(wins), unit="share"),
         Figure(name="loss_share", value=float((wins < 0.5).mean()), n=len(wins), unit="share"),
@@ -93,17 +91,3 @@ def _side_share(votes: Votes, level: float) -> Figure:
     if share.low is not None and share.high is not None and not share.low <= 0.5 <= share.high:
         note = "the judge leans to one side; sides are balanced, so the win rate is not tilted, but it is noisier"
     return figure_of("side_a_share", share, unit="share", note=note)
-
-
-def figure_of(name: str, interval: Interval, *, unit: str = "", note: str = "", n: int | None = None) -> Figure:
-    """A record of an interval; what is undefined keeps its reason as the note."""
-    reason = "; ".join(part for part in (interval.reason, note) if part)
-    return Figure(
-        name=name,
-        value=interval.value,
-        low=interval.low,
-        high=interval.high,
-        n=interval.n if n is None else n,
-        unit=unit,
-        note=reason,
-    )

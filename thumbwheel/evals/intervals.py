@@ -1,0 +1,59 @@
+"""From formulas to records: a figure with its interval, resampled by prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from thumbwheel.config import EvalSettings
+from thumbwheel.formulas import stats
+from thumbwheel.formulas.figures import Interval
+from thumbwheel.formulas.stats import Indices
+from thumbwheel.records import Figure
+
+
+def figure_of(name: str, interval: Interval, *, unit: str = "", note: str = "") -> Figure:
+    """The record of an interval; what is undefined keeps its reason in the note."""
+    return Figure(
+        name=name,
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        n=interval.n,
+        unit=unit,
+        note="; ".join(part for part in (interval.reason, note) if part),
+    )
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """Bootstrap over whole prompts. `prompts` names the prompt of each row; the same seed draws the same prompts for every
+    figure, so figures of one evaluation can be compared."""
+
+    prompts: Sequence[str]
+    settings: EvalSettings
+    seed: int
+
+    def figure(self, name: str, statistic: Callable[[Indices], float], *, unit: str = "", note: str = "") -> Figure:
+        """`statistic(rows)` over all rows, with its interval. NaN is undefined. With one prompt there is no interval."""
+        n = len(self.prompts)
+        value = statistic(np.arange(n)) if n else math.nan
+        if not math.isfinite(value):
+            return Figure(name=name, value=None, n=n, unit=unit, note=note or "undefined on these rows")
+        found = stats.bootstrap(
+            statistic,
+            n,
+            rng=np.random.default_rng(self.seed),
+            level=self.settings.confidence,
+            resamples=self.settings.bootstrap_samples,
+            cluster=np.asarray(self.prompts),
+        )
+        if found.value is None:
+            reason = "one prompt only, so there is no interval" if len(set(self.prompts)) == 1 else found.reason
+            return Figure(
+                name=name, value=value, n=n, unit=unit, note="; ".join(part for part in (reason, note) if part)
+            )
+        return figure_of(name, found, unit=unit, note=note)
