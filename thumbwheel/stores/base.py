@@ -43,12 +43,17 @@ class PolicyVersion:
 
 @dataclass(frozen=True)
 class Erasure:
-    """What erasing a person did: rows removed, and the snapshots and models that had learned from them."""
+    """What erasing a person did: rows removed, and the snapshots and models that had learned from them.
+
+    `snapshots` are hashes; `models` ids of updates, with every update that started from their weights: what must be
+    retrained. `missing` are snapshot files that were not where they had been: no copy of them could be cleaned.
+    """
 
     who: str
     feedback: int
     snapshots: tuple[str, ...]
     models: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -137,6 +142,10 @@ class Store(Protocol):
 
     def learned_from(self, feedback_id: str) -> list[str]:
         """Ids of the updates whose data held that feedback."""
+        ...
+
+    def probe(self) -> str:
+        """Write something durably and leave nothing behind; the schema version. Raises StoreError with what is in the way."""
         ...
 
     def close(self) -> None: ...
