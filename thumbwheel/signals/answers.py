@@ -31,12 +31,14 @@ class _Labels:
     def row(self) -> Labelled:
         total = sum(verdict.weight for verdict, _ in self.verdicts)
         mean = sum(verdict.weight * value for verdict, value in self.verdicts) / total
+        rates = [verdict.noise_rate for verdict, _ in self.verdicts]
+        rate = sum(verdict.weight * verdict.noise_rate for verdict, _ in self.verdicts) / total
         return Labelled(
             prompt=self.step.state,
             response=self.step.action,
             value=max(-1.0, min(1.0, mean)),
             weight=total,
-            noise_rate=sum(verdict.weight * verdict.noise_rate for verdict, _ in self.verdicts) / total,
+            noise_rate=max(min(rates), min(max(rates), rate)),  # rounding may step over the ends
             reasons=tuple(dict.fromkeys(r for verdict, _ in self.verdicts for r in verdict.feedback.reasons)),
             token_ids=self.step.token_ids,
             tokenizer=self.step.tokenizer,
