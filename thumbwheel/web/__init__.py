@@ -1,0 +1,1 @@
+"""The HTTP API: steps and feedback in, states out. Starts without torch."""
