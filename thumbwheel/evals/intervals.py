@@ -10,7 +10,7 @@ import numpy as np
 
 from thumbwheel.config import EvalSettings
 from thumbwheel.formulas import stats
-from thumbwheel.formulas.figures import Interval
+from thumbwheel.formulas.figures import Floats, Interval
 from thumbwheel.formulas.stats import Indices
 from thumbwheel.records import Figure
 
@@ -26,6 +26,21 @@ def figure_of(name: str, interval: Interval, *, unit: str = "", note: str = "") 
         unit=unit,
         note="; ".join(part for part in (interval.reason, note) if part),
     )
+
+
+def rate_figure(
+    name: str, outcome: Floats, prompts: Sequence[str], settings: EvalSettings, *, note: str = ""
+) -> Figure:
+    """Mean of `outcome` (n,) in {0, 1/2, 1} with Wilson's interval at the effective number of rows, given their prompts.
+
+    One prompt is one witness, however many rows it has: the interval is then Wilson's at n = 1, and the note says so.
+    """
+    rate = stats.win_rate(outcome, prompt=np.asarray(prompts), level=settings.confidence)
+    if rate.value is None and len(outcome):
+        rate = stats.wilson(float(outcome.mean()), 1, level=settings.confidence)
+        note = "; ".join(part for part in (note, "one prompt only, so the interval spans nearly everything") if part)
+    made = figure_of(name, rate, unit="share", note=note)
+    return made.model_copy(update={"n": len(outcome)})
 
 
 @dataclass(frozen=True)

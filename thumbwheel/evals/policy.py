@@ -14,7 +14,7 @@ import numpy as np
 
 from thumbwheel.config import EvalSettings
 from thumbwheel.errors import DataError
-from thumbwheel.evals.intervals import Resampling, figure_of
+from thumbwheel.evals.intervals import Resampling, figure_of, rate_figure
 from thumbwheel.evals.judges import Votes, prompt_ids
 from thumbwheel.evals.language import Answers, language_figures
 from thumbwheel.formulas import stats
@@ -63,23 +63,17 @@ def win_rate(
         )
     wins = votes.new_wins[voted]
     prompts = np.array(votes.prompts)[voted]
-    level, note = settings.confidence, f"judge: {votes.judge} ({votes.origin})"
-    rate = stats.win_rate(wins, prompt=prompts, level=level)
-    if rate.value is None:
-        # One prompt is one witness, however many answers were sampled for it.
-        mean = float(wins.mean())
-        rate = stats.wilson(mean, 1, level=level)
-        note = f"{note}; one prompt only, so the interval spans nearly everything"
+    rate = rate_figure("win_rate", wins, prompts.tolist(), settings, note=f"judge: {votes.judge} ({votes.origin})")
     resampled = Resampling(prompts.tolist(), settings, seed).figure(
         "win_rate_bootstrap", lambda rows: float(wins[rows].mean()), unit="share", note="resampled by prompt"
     )
     return (
-        Figure(name="win_rate", value=rate.value, low=rate.low, high=rate.high, n=len(wins), unit="share", note=note),
+        rate,
         resampled,
         Figure(name="win_share", value=float((wins > 0.5).mean()), n=len(wins), unit="share"),
         Figure(name="tie_share", value=float((wins == 0.5).mean()), n=len(wins), unit="share"),
         Figure(name="loss_share", value=float((wins < 0.5).mean()), n=len(wins), unit="share"),
-        _side_share(votes, level),
+        _side_share(votes, settings.confidence),
         Figure(name="unvoted", value=float(unvoted), n=n, unit="rows", note="; ".join(votes.failures[:3])),
     )
 
