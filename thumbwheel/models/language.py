@@ -5,8 +5,10 @@ Axes: N packed token, M trained token, R row, D hidden width.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from thumbwheel.batches import PackedBatch
 from thumbwheel.config import ModelSettings
 from thumbwheel.errors import ModelError
-from thumbwheel.models import adapters, logps
+from thumbwheel.models import adapters, folders, logps, sources
 from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, register_attention
 from thumbwheel.models.templates import ChatTemplate
 
@@ -35,23 +37,21 @@ class LanguageModel(nn.Module):
         *,
         template: ChatTemplate | None = None,
         compute_dtype: torch.dtype = torch.float32,
+        base: sources.BaseModel | None = None,
     ) -> None:
         super().__init__()
-        self.network = network
+        self.base = base
+        self.network: Any = network
         self.tokenizer = tokenizer
         self.template = template or ChatTemplate(tokenizer)
         self.compute_dtype = compute_dtype
-        self.eval()  # dropout off: the ratio of policy to reference is exactly 1 before the first update
-
-    def train(self, mode: bool = True) -> LanguageModel:
-        """Dropout stays off in training too, so this changes nothing but the flag of gradient checkpointing."""
-        del mode
-        return super().train(False)
+        _switch_dropout_off(network)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.network.parameters()).device
+        device: torch.device = next(self.network.parameters()).device
+        return device
 
     @property
     def config(self) -> Any:
@@ -61,7 +61,7 @@ class LanguageModel(nn.Module):
     @property
     def trunk(self) -> nn.Module:
         """The network without its head."""
-        trunk: nn.Module = self.network.base_model  # type: ignore[assignment]
+        trunk: nn.Module = self.network.base_model
         return trunk
 
     @property
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
         return int(self.config.get_text_config().hidden_size)
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self.compute_dtype == torch.float32:
+        if self.network.dtype == self.compute_dtype:
             return nullcontext()
         return torch.autocast(self.device.type, self.compute_dtype)
 
@@ -98,7 +98,7 @@ class LanguageModel(nn.Module):
     def token_logps(self, batch: PackedBatch, *, temperature: float = 1.0) -> Tensor:
         """(M,) float32 log-probability in nats of every trained token, logits divided by `temperature`."""
         h = self.hidden(batch)[self._long(batch.source)].to(self.compute_dtype)
-        head = self.network.get_output_embeddings()  # type: ignore[operator]
+        head = self.network.get_output_embeddings()
         weight = head.weight.to(self.compute_dtype)
         bias = None if head.bias is None else head.bias.to(self.compute_dtype)
         return logps.token_logps(h, weight, self._long(batch.target), bias=bias, temperature=temperature)
@@ -134,16 +134,115 @@ class LanguageModel(nn.Module):
         After this `reference()` is the model as it is now.
         """
         self.network.requires_grad_(False)
+        present = any(True for _ in adapters.adapters_of(self.network))
         if settings.adapter == "full":
+            if present:
+                raise ModelError(
+                    "This version is an adapter on a base model; all weights cannot be trained on top of it. "
+                    "Set model.adapter='lora', or merge the adapter first ('merge_adapters')."
+                )
             self.network.float().requires_grad_(True)
+        elif present:
+            adapters.continue_adapters(self.network, r=settings.lora_r, seed=seed)
         else:
             targets = adapters.target_names(self.network, settings.lora_targets)
             adapters.add_adapters(self.network, targets, r=settings.lora_r, alpha=settings.lora_alpha, seed=seed)
+        if settings.gradient_checkpointing:
+            self.network.gradient_checkpointing_enable({"use_reentrant": False})
         return self.trainable()
 
     def trainable(self) -> list[nn.Parameter]:
         """Parameters that learn, in a fixed order."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def save(self, folder: Path, **notes: Any) -> None:
+        """Write the model: the adapter alone where there is one, else all weights; tokenizer and template with it.
+
+        The folder appears whole or not at all. `notes` (JSON values) are kept in its description.
+        Raises ModelError if an adapter's base is not known, StoreError if the disk is full.
+        """
+        with folders.new_folder(folder) as target:
+            self.write(target, notes)
+
+    def base_must_be(self, wanted: str | None, adapter: Path) -> None:
+        """Raises ModelError if the base model's weights are not those that the adapter was trained on."""
+        if wanted is not None and self.base is not None and self.base.hash != wanted:
+            raise ModelError(
+                f"The adapter in '{adapter}' was trained on other weights than '{self.base.name}' holds now. "
+                f"Allowed: weights with the hash {wanted}. Got: {self.base.hash}. Bring the old weights back."
+            )
+
+    def merge_adapters(self) -> None:
+        """Fold the adapters into the weights, so that the model can be saved whole. The base is another one then."""
+        adapters.merge(self.network)
+        self.base = None
+
+    def write(self, target: Path, notes: dict[str, Any]) -> None:
+        adapted = any(True for _ in adapters.adapters_of(self.network))
+        if adapted and self.base is None:
+            raise ModelError("An adapter is saved without its base model, and this model does not know where that is.")
+        if adapted and self.base is not None:
+            adapters.save_adapters(self.network, target, base=self.base.name)
+        else:
+            self.network.save_pretrained(target)
+        self.tokenizer.save_pretrained(target)
+        folders.describe(
+            target,
+            {
+                **notes,
+                "kind": "adapter" if adapted else "full",
+                "base": None if self.base is None else self.base.name,
+                "base_hash": None if self.base is None else self.base.hash,
+                "template": self.template.text,
+                "template_hash": self.template.hash,
+                "tokenizer_hash": self.template.tokenizer_hash,
+            },
+        )
+
+
+def load(settings: ModelSettings, *, trainable: bool = False, seed: int = 0) -> LanguageModel:
+    """The model that `settings.path` names: a carried model, GGUF file, folder, saved version (adapter or full) or hub id.
+
+    Weights are held in the compute dtype, in float32 where all of them will be trained. `trainable` calls
+    `make_trainable(settings, seed=seed)`. Raises ModelError (not found, does not fit), CheckpointError (cut short).
+    Warns, with the difference, where the chat template is not the one that the version was trained with.
+    """
+    source = sources.find(settings.path)
+    notes = folders.description(source.folder) if source.folder is not None else {}
+    adapter = source.folder if source.folder is not None and sources.is_adapter(source.folder) else None
+    config = None if adapter is None else adapters.read_config(adapter)
+    base = source if config is None else sources.find(config.base)
+    device = sources.device_of(settings)
+    compute = sources.compute_dtype_of(settings, device)
+    all_learn = trainable and settings.adapter == "full"
+    network = sources.read_network(base, settings, dtype=torch.float32 if all_learn else compute)
+    tokenizer = sources.read_tokenizer(
+        source if settings.tokenizer is None else sources.find(settings.tokenizer), settings
+    )
+    generation = getattr(network, "generation_config", None)
+    stops = getattr(generation, "eos_token_id", None)
+    template = ChatTemplate(tokenizer, stop_ids=stops if isinstance(stops, list) else [])
+    if notes.get("template_hash") not in (None, template.hash):
+        warnings.warn(template.difference(notes.get("template")), stacklevel=2)
+    model = LanguageModel(network, tokenizer, template=template, compute_dtype=compute, base=sources.BaseModel(base))
+    model.requires_grad_(False)
+    if adapter is not None and config is not None:
+        model.base_must_be(notes.get("base_hash"), adapter)
+        adapters.load_adapters(network, adapter, config)
+    model.to(device)
+    if trainable:
+        model.make_trainable(settings, seed=seed)
+    return model
+
+
+def _switch_dropout_off(network: nn.Module) -> None:
+    """The ratio of policy to reference is exactly 1 before the first update only without dropout."""
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def sum_rows(values: Tensor, row: Tensor, n_rows: int) -> Tensor:

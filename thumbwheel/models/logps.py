@@ -86,7 +86,7 @@ def token_logps(
     h: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
     """(M,) float32 log-probability of each y under softmax((h Wᵀ + b) / temperature); differentiable in h, W and b."""
-    out: Tensor = _TokenLogps.apply(h, weight, bias, y, temperature)
+    out: Tensor = _TokenLogps.apply(h, weight, bias, y, temperature)  # type: ignore[no-untyped-call]
     return out
 
 

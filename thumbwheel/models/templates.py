@@ -9,6 +9,7 @@ Both together must render to the template's own text, byte for byte, or the row 
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -62,6 +63,13 @@ class ChatTemplate:
         state.pop("truncation", None)  # set by calls, not part of the tokenizer
         state.pop("padding", None)
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()
+
+    def difference(self, trained_with: str | None) -> str:
+        """A message that shows how this template differs from the one a version was trained with."""
+        before = (trained_with or PLAIN_VERSION).splitlines()
+        lines = difflib.unified_diff(before, (self.text or PLAIN_VERSION).splitlines(), "trained", "now", lineterm="")
+        shown = "\n".join(lines) or "the special tokens differ, the text does not"
+        return f"The chat template is not the one this version was trained with:\n{shown}"
 
     # ------------------------------------------------------------------ text
 
