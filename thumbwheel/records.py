@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -211,6 +212,25 @@ class Episode(Record):
     terminated: bool = True
     truncated: bool = False
     stop_reason: StopReason | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], feedback: Sequence[Feedback]) -> Episode:
+        """An episode out of its parts (at least one step); both are put in order, and the last step says how it ended.
+
+        A last step that says nothing ended by itself (`terminated`), unless it says that it was cut off (`truncated`).
+        """
+        ordered = sorted(steps, key=lambda step: (step.index, step.attempt, step.at, step.id))
+        last = ordered[-1]
+        truncated = bool(last.truncated)
+        return cls(
+            id=last.episode_id,
+            task_id=ordered[0].task_id,
+            steps=tuple(ordered),
+            feedback=tuple(sorted(feedback, key=lambda item: (item.at, item.id))),
+            terminated=not truncated if last.terminated is None else last.terminated,
+            truncated=truncated,
+            stop_reason=last.stop_reason,
+        )
 
 
 class Preference(Record):
