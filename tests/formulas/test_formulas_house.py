@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import thumbwheel.formulas
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(thumbwheel.formulas.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
 FORMULAS = [path for path in FILES if path.stem not in {"figures", "__init__"}]
@@ -36,3 +38,20 @@ def test_a_formula_states_a_known_value_and_its_symbols(path: Path) -> None:
             assert "nown value" in said or "->" in said, f"{node.name} states no known value"
             arguments = len(node.args.args) + len(node.args.kwonlyargs)
             assert "| symbol" in said or len(said.splitlines()) <= 3 or arguments == 0, f"{node.name} has no table"
+
+
+def test_the_table_of_papers_names_what_exists() -> None:
+    """docs/papers.md: every function and test in it exists, and every formula with a source is in it."""
+    rows = re.findall(
+        r"^\|.*\| `([\w.]+)` \| `([\w/.]+)::(\w+)` \|$", (ROOT / "docs/papers.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) > 40
+    for function, test_file, test in rows:
+        module, name = function.split(".")
+        assert re.search(rf"^def {name}\(", (FOLDER / f"{module}.py").read_text("utf-8"), re.MULTILINE), function
+        assert f"def {test}(" in (ROOT / "tests" / test_file).read_text("utf-8"), f"{test_file} has no {test}"
+    listed = {function for function, _, _ in rows}
+    for path in FORMULAS:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and "Source:" in (ast.get_docstring(node) or ""):
+                assert f"{path.stem}.{node.name}" in listed, f"{path.stem}.{node.name} is not in docs/papers.md"
