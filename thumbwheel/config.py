@@ -158,6 +158,7 @@ class TrainSettings(Section):
     checkpoint_every_steps: Count = Field(50, description="atomic checkpoints for resuming")
     keep_checkpoints: Count = 2
     eval_share: Share = Field(0.1, description="rows held out by prompt")
+    eval_every_steps: int = Field(0, ge=0, description="held-out evaluation after this many steps; 0: every epoch")
     patience: int = Field(0, ge=0, description="evaluations without gain before stopping early; 0 never stops")
     max_unusable_share: Share = Field(0.2, description="fail when more rows than this cannot be used")
     tensorboard: bool = Field(False, description="also write TensorBoard event files")

@@ -1,0 +1,112 @@
+"""What a run says while it trains: a line of JSON a step, TensorBoard where asked for, and a progress bar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+METRICS = "metrics.jsonl"
+
+
+class Journal:
+    """Metrics of one run, in `folder/metrics.jsonl`. Lines after step `start` belong to a killed run and are cut off.
+
+    `watch` is the figure beside the progress bar. Without `writes` (any process but the first) it says nothing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        watch: str,
+        start: int,
+        steps: int,
+        progress: bool,
+        tensorboard: bool = False,
+        writes: bool = True,
+    ) -> None:
+        self.path = folder / METRICS
+        self.watch = watch
+        self.writes = writes
+        self._bar = _bar(name, shown=progress and writes)
+        self._task: TaskID = self._bar.add_task(name, total=steps, completed=start, figure="")
+        self._board: Any = None
+        if writes:
+            kept = [line for line in _lines(self.path) if line["step"] <= start]
+            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
+        if writes and tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)  # type: ignore[no-untyped-call]
+
+    def step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Record the figures of a finished step (1, 2, …) and move the bar."""
+        self._write(step, figures)
+        shown = figures.get(self.watch)
+        self._bar.update(
+            self._task, completed=step, figure="" if shown is None else f"{self.watch.replace('_', ' ')} {shown:.4g}"
+        )
+
+    def held_out(self, step: int, figures: Mapping[str, float]) -> None:
+        """Record held-out figures (their names begin with "heldout_") measured after a step."""
+        self._write(step, figures)
+
+    def _write(self, step: int, figures: Mapping[str, float]) -> None:
+        if not self.writes:
+            return
+        self._file.write(json.dumps({"step": step, **figures}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in figures.items():
+                self._board.add_scalar(name, value, step)
+
+    def lines(self) -> list[dict[str, float]]:
+        """Everything recorded so far, over all resumed runs."""
+        return _lines(self.path)
+
+    def __enter__(self) -> Journal:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+        if self.writes:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _lines(path: Path) -> list[dict[str, float]]:
+    """Whole lines; the last one may have been cut by a kill and is then left out."""
+    found: list[dict[str, float]] = []
+    if not path.exists():
+        return found
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return found
+
+
+def _bar(name: str, *, shown: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[figure]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (shown and console.is_terminal),
+    )

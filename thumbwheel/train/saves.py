@@ -1,0 +1,142 @@
+"""Checkpoints of a run: all that the next step depends on, so that a killed run goes on bit for bit.
+
+The order of the data and the learning rate are functions of the step, so a checkpoint holds the step, the weights that
+learn, the optimiser's state, the dice, and what early stopping remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from thumbwheel.config import TrainSettings
+from thumbwheel.errors import CheckpointError, explain
+from thumbwheel.records import digest_of
+from thumbwheel.stores import checkpoints
+
+WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.pt"
+# They change how a run is carried out and not what comes out of it, so a run may be resumed with others.
+FREE_SETTINGS = frozenset({"tokens_per_micro_batch", "checkpoint_every_steps", "keep_checkpoints", "tensorboard"})
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: steps done, and early stopping's memory of the best held-out loss."""
+
+    step: int = 0
+    best_loss: float | None = None
+    best_step: int = 0
+    without_gain: int = 0
+    stopped: bool = False
+
+
+@dataclass
+class Saves:
+    """Checkpoints of one run in `folder`. `identity` names its data, settings and model by hash."""
+
+    folder: Path
+    parameters: Mapping[str, nn.Parameter]
+    optimiser: torch.optim.Optimizer
+    identity: Mapping[str, str]
+    keep: int
+
+    @property
+    def steps(self) -> Path:
+        """Where the numbered checkpoints are."""
+        return self.folder / "checkpoints"
+
+    @property
+    def best(self) -> Path:
+        """Where the best weights of a run with early stopping are."""
+        return self.folder / "best" / "weights"
+
+    def begin(self) -> Position:
+        """A new run. Raises CheckpointError where the folder holds one already: nothing is overwritten by mistake."""
+        found = checkpoints.latest(self.steps)
+        if found is not None:
+            raise CheckpointError(
+                f"'{self.folder}' holds a run that got as far as '{found.name}'. "
+                "Resume it (resume=True), or train in another folder."
+            )
+        return Position()
+
+    def resume(self) -> Position:
+        """Load the newest checkpoint. Raises CheckpointError: none there, cut short, or of other data, settings or model."""
+        found = checkpoints.latest(self.steps)
+        if found is None:
+            raise CheckpointError(
+                explain(
+                    f"There is nothing to resume in '{self.folder}': it holds no checkpoint.",
+                    allowed="a folder in which a run of the same data and settings was begun",
+                    next="Check the folder's name, or start anew (resume=False).",
+                )
+            )
+        saved = checkpoints.load(found, expect=self.identity)
+        _fill(self.parameters, saved.files[WEIGHTS])
+        state = torch.load(saved.files[OPTIMISER], weights_only=True)
+        self.optimiser.load_state_dict(state["optimiser"])
+        torch.set_rng_state(state["dice"])
+        if torch.cuda.is_available() and state["dice_cuda"]:
+            torch.cuda.set_rng_state_all(state["dice_cuda"])
+        return Position(**saved.about["position"])
+
+    def write(self, position: Position) -> None:
+        """Save where the run stands, whole or not at all. Raises CheckpointError (disk full, not writable)."""
+        checkpoints.save(
+            self.steps / f"step-{position.step:08d}",
+            {WEIGHTS: self._write_weights, OPTIMISER: self._write_optimiser},
+            {**self.identity, "position": asdict(position)},
+            keep=self.keep,
+        )
+
+    def write_best(self, step: int) -> None:
+        """Save the weights as the best so far."""
+        checkpoints.save(self.best, {WEIGHTS: self._write_weights}, {**self.identity, "step": step})
+
+    def restore_best(self) -> None:
+        """Put the best weights back. Raises CheckpointError where they are gone."""
+        _fill(self.parameters, checkpoints.load(self.best, expect=self.identity).files[WEIGHTS])
+
+    def _write_weights(self, path: Path) -> None:
+        from safetensors.torch import save_file
+
+        save_file({name: p.detach().cpu().contiguous() for name, p in self.parameters.items()}, str(path))
+
+    def _write_optimiser(self, path: Path) -> None:
+        state: dict[str, Any] = {
+            "optimiser": self.optimiser.state_dict(),
+            "dice": torch.get_rng_state(),
+            "dice_cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+        torch.save(state, path)
+
+
+def settings_hash(settings: TrainSettings) -> str:
+    """SHA-256 of every setting that can change what comes out."""
+    return digest_of(settings.model_dump(mode="json", exclude=set(FREE_SETTINGS)))
+
+
+@torch.no_grad()
+def _fill(parameters: Mapping[str, nn.Parameter], path: Path) -> None:
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(path))
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
+    saved = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != saved:
+        odd = sorted(name for name in {*shapes, *saved} if shapes.get(name) != saved.get(name))
+        raise CheckpointError(
+            explain(
+                f"The weights in '{path.parent}' do not fit this model: {', '.join(odd[:3])}.",
+                allowed={name: shapes.get(name) for name in odd[:3]},
+                got={name: saved.get(name) for name in odd[:3]},
+                next="Load the model that this run was begun with.",
+            )
+        )
+    for name, parameter in parameters.items():
+        parameter.copy_(tensors[name])
