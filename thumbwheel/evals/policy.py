@@ -9,6 +9,7 @@ Every interval resamples prompts, not answers: two answers to one prompt are not
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,11 +19,30 @@ from thumbwheel.evals.intervals import Resampling, figure_of, rate_figure
 from thumbwheel.evals.judges import Votes, prompt_ids
 from thumbwheel.evals.language import Answers, language_figures
 from thumbwheel.formulas import stats
-from thumbwheel.records import Figure, Prompt
+from thumbwheel.records import Figure, Prompt, Report
 
-__all__ = ["Answers", "check_held_out", "language_figures", "win_rate"]
+__all__ = ["Answers", "RewardKlPoint", "check_held_out", "language_figures", "reward_kl_points", "win_rate"]
 
 MAX_UNVOTED_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class RewardKlPoint:
+    """One policy on the reward-KL frontier: what it earns, and how far it moved from the reference to earn it."""
+
+    name: str
+    kl_per_response_nats: float
+    reward: float
+
+
+def reward_kl_points(report: Report) -> tuple[RewardKlPoint, ...]:
+    """The parent and the new policy, from their figures `kl_per_response` and `reward`; those that have both."""
+    found = []
+    for name, suffix in ((report.parent, "_parent"), (report.policy, "")):
+        kl, reward = report.figure(f"kl_per_response{suffix}"), report.figure(f"reward{suffix}")
+        if kl is not None and kl.value is not None and reward is not None and reward.value is not None:
+            found.append(RewardKlPoint(name, kl.value, reward.value))
+    return tuple(found)
 
 
 def check_held_out(prompts: Sequence[Prompt], trained_on: Collection[Prompt]) -> None:
