@@ -82,6 +82,14 @@ def test_alpha_knows_its_level(table: list[list[int | None]], scale: int) -> Non
         assert changed == (None if plain is None else pytest.approx(plain, abs=1e-9))
 
 
+def test_a_table_of_numpy_is_a_table() -> None:
+    """Q4: NaN of either float type is a missing rating."""
+    for kind in (np.float32, np.float64):
+        table = np.array([[1, 1, 2], [1, 1, np.nan], [np.nan, 1, 2]], dtype=kind)
+        assert krippendorff_alpha(table, level="interval").value == 1.0  # type: ignore[arg-type]
+        assert raw_agreement(table).value == 1.0  # type: ignore[arg-type]
+
+
 @calm
 @given(tables)
 def test_raw_agreement_against_counting(table: list[list[int | None]]) -> None:

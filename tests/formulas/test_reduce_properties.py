@@ -127,6 +127,16 @@ def test_standardise_by_group_leaves_out_what_does_not_count() -> None:
     assert result[1].tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)])
+def test_an_empty_batch_is_no_error(shape: tuple[int, ...]) -> None:
+    """P5, R7: nothing in, nothing out; sums and means of nothing are 0."""
+    x, mask = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    assert reduce.standardise(x, mask, unbiased=True).shape == shape
+    assert reduce.scale_only(x, mask, unbiased=True).shape == shape
+    assert reduce.masked_mean(x, mask).item() == 0.0
+    assert reduce.sum_by_row(x.flatten(), torch.zeros(0, dtype=torch.long), 2).tolist() == [0.0, 0.0]
+
+
 def test_scale_only_of_equal_or_absent_values() -> None:
     """R7: equal values have no scale and stay; the sign is never changed."""
     equal = torch.tensor([2.0, 2.0, 9.0])

@@ -170,6 +170,8 @@ def test_bootstrap_says_why_it_is_undefined() -> None:
     reason = stats.bootstrap(needs_both, 4, rng=dice(0)).reason
     assert reason is not None
     assert "of the resamples" in reason  # (3/4)⁴ = 32 % of them have no positive
+    with pytest.raises(ValueError, match="At least 1 resample"):
+        stats.bootstrap(lambda i: 1.0, 4, rng=dice(0), resamples=0)
     with pytest.raises(ValueError, match="one label of its cluster"):
         stats.bootstrap(lambda i: 1.0, 4, rng=dice(0), cluster=[1, 2])
 

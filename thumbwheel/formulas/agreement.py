@@ -152,7 +152,7 @@ def majority(votes: Sequence[Hashable | None]) -> Majority:
 
 
 def _missing(value: object) -> bool:
-    return value is None or (isinstance(value, float) and bool(np.isnan(value)))
+    return value is None or bool(value != value)  # NaN, of whatever float type, differs from itself
 
 
 def _by_unit(ratings: Ratings) -> list[list[Hashable]]:

@@ -148,6 +148,8 @@ def _centred_and_scale(
     """x - mean, and std + ε; a scale of 0 says that all values that count are equal (or that none counts)."""
     axes = tuple(range(x.dim())) if dim is None else (dim,)
     x = widen(x)
+    if x.numel() == 0:
+        return x, torch.zeros_like(x)
     top = torch.where(mask, x.detach(), -torch.inf).amax(axes, keepdim=True)
     bottom = torch.where(mask, x.detach(), torch.inf).amin(axes, keepdim=True)
     # The spread decides what "equal" is: a variance of equal values is rounding noise, a difference of them is 0.

@@ -101,8 +101,11 @@ def bootstrap(
     Source: Efron 1979 (percentile), Efron 1987 (BCa); whole clusters: Davison & Hinkley 1997, sec. 3.8. BCa evaluates the
     statistic once more per unit. Known value: for the mean of n rows the width is about 2 · 1.96 std/√n.
     Undefined without rows, where the statistic itself is, with one cluster, or where over 5 % of the resamples are undefined.
+    Raises ValueError for fewer than one resample, a level outside (0, 1), or a label of the cluster too few or too many.
     """
     _check_level(level)
+    if resamples < 1:
+        raise ValueError(f"At least 1 resample is needed, and some 1000 for a steady interval. Got: {resamples}.")
     if n == 0:
         return undefined("there are no rows", level=level, n=0)
     value = float(statistic(np.arange(n)))
@@ -192,7 +195,7 @@ def _bca_shares(value: float, draws: Floats, left_out: Floats, level: float) -> 
     below = (np.count_nonzero(draws < value) + 0.5 * np.count_nonzero(draws == value)) / draws.size
     edge = 0.5 / draws.size  # all on one side: as far out as this many draws can tell
     bias = NORMAL.inv_cdf(min(max(below, edge), 1 - edge))
-    off = left_out.mean() - left_out
+    off = left_out.mean() - left_out if left_out.size else left_out
     square = float((off**2).sum())
     skewness = float((off**3).sum()) / (6 * square**1.5) if square > 0 else 0.0
 
