@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from thumbwheel.errors import NotFound, SettingError, did_you_mean, explain
-from thumbwheel.records import digest_of
+from thumbwheel.records import Origin, digest_of
 
 Positive = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -198,6 +198,7 @@ class EvalSettings(Section):
     """How the new policy is measured against its parent."""
 
     judge: str = Field("reward_model", description="reward_model, rule 'module:attr', or people")
+    judge_origin: Origin | None = Field(None, description="what the report says the judge is, where it is a rule")
     prompts: Count = Field(54, description="held-out prompts, at most")
     holdout_share: Share = Field(0.3, description="share of prompts that no training row may come from")
     samples_per_prompt: Count = Field(1, description="answers a prompt and policy")

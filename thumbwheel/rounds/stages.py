@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from thumbwheel.errors import CheckpointError, NotFound, explain
 
 Outcome = dict[str, Any]
+
+
+class Announce(Protocol):
+    """Told of each stage that begins, or is found done."""
+
+    def __call__(self, name: str, *, done: bool) -> None: ...
 
 
 def write_json(path: Path, value: object) -> None:
@@ -46,10 +53,10 @@ def read_json(path: Path) -> Outcome:
 
 @dataclass(frozen=True)
 class RoundFolder:
-    """One round on disk. `announce` is told of each stage that begins or is found done."""
+    """One round on disk."""
 
     path: Path
-    announce: Callable[[str, bool], None]
+    announce: Announce
 
     @property
     def id(self) -> str:
@@ -57,20 +64,20 @@ class RoundFolder:
         return self.path.name
 
     def run(self, name: str, work: Callable[[], Outcome]) -> Outcome:
-        """The outcome of a stage: read back where it is done, else worked out and written."""
+        """The outcome of a stage: read back where it is done, else worked out and written, with the seconds it took."""
         path = self.path / f"{name}.json"
         done = path.exists()
-        self.announce(name, done)
+        self.announce(name, done=done)
         if done:
             return read_json(path)
+        began = time.monotonic()
         outcome = work()
+        outcome["seconds"] = round(time.monotonic() - began, 2)
         write_json(path, outcome)
         return outcome
 
 
-def open_round(
-    folder: Path, *, inputs: Outcome, announce: Callable[[str, bool], None], fresh: bool = False
-) -> RoundFolder:
+def open_round(folder: Path, *, inputs: Outcome, announce: Announce, fresh: bool = False) -> RoundFolder:
     """The unfinished round in `folder`, or a new one. `inputs` (settings, parent, seed) must be those it began with.
 
     Raises CheckpointError where an unfinished round was begun with other inputs, and `fresh` is not asked for.

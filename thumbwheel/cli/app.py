@@ -1,0 +1,78 @@
+"""What every command shares: the application, the two consoles, settings from a file and from overrides."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from thumbwheel import __version__
+from thumbwheel.config import Settings, load
+from thumbwheel.errors import ThumbwheelError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+app = typer.Typer(
+    name="thumbwheel",
+    help="Turns human feedback into better policies, and keeps doing it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+DEFAULT_FILE = Path("thumbwheel.toml")
+
+File = Annotated[
+    Path | None,
+    typer.Option("--settings", "-c", help="TOML file; thumbwheel.toml in this folder is read if it is there."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as update.beta=0.2; repeatable."),
+]
+
+
+def settings_from(file: Path | None, overrides: list[str] | None) -> Settings:
+    """Settings of a command: the named file, else thumbwheel.toml if present, then the overrides."""
+    if file is None and DEFAULT_FILE.is_file():
+        file = DEFAULT_FILE
+    return load(file, overrides=overrides or [])
+
+
+def now() -> datetime:
+    """The clock of the command line."""
+    return datetime.now(UTC)
+
+
+def complain(error: ThumbwheelError) -> None:
+    """One error on stderr."""
+    err.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}")
+
+
+def hint(*lines: str) -> None:
+    """What to run next."""
+    out.print()
+    out.print("[bold]Next[/]")
+    for line in lines:
+        out.print(f"  {line}")
+
+
+def _version(value: bool) -> None:
+    if value:
+        out.print(f"thumbwheel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Turns human feedback into better policies, and keeps doing it."""
