@@ -297,8 +297,16 @@ def _common_target(shown: Sequence[Step | str], target: Subject | None) -> Targe
             got=sorted(tasks),
             next="Give the steps one task_id, or say with 'target' what the choice is about.",
         )
+    if not shown:
+        raise RecordError.of(
+            "No answers were given to compare.",
+            field="shown",
+            allowed="two or more steps or step ids",
+            got=[],
+            next="Give the answers in the order in which they were on screen.",
+        )
     if not steps:
-        return read(Target, {"step_id": shown[0] if shown else None})
+        return read(Target, {"step_id": shown[0]})
     episodes = {step.episode_id for step in steps}
     return Target(task_id=steps[0].task_id, episode_id=episodes.pop() if len(episodes) == 1 else None)
 
