@@ -17,14 +17,21 @@ from thumbwheel.signals.accounts import Account
 
 MetricRows = Sequence[Mapping[str, Any]]
 
-# Which metrics of a training run share a plot. A metric not named here has one of its own; these have none.
-PANELS = (
-    ("Loss", ("loss", "eval_loss")),
-    ("Margin", ("margin", "eval_margin")),
-    ("Accuracy", ("accuracy", "eval_accuracy")),
-    ("Log-probability of answers", ("chosen_logp", "rejected_logp")),
+# Plots of a training run, in this order: title, metrics that share it, each with its name there. A metric that is not named
+# here has a plot of its own. Held-out figures ("heldout_…") join those of the training rows.
+PANELS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("Loss", {"loss": ""}),
+    ("Margin", {"margin": ""}),
+    ("Gap of scores", {"gap": ""}),
+    ("Accuracy on pairs", {"accuracy": ""}),
+    ("Implicit reward", {"chosen_reward": "chosen", "rejected_reward": "rejected"}),
+    ("Implicit reward of thumbs", {"liked_reward": "liked", "disliked_reward": "disliked"}),
+    ("Chosen answers against the reference, nats", {"chosen_logp_change": ""}),
+    ("Log-probability of answers, nats", {"chosen_logp": "chosen", "rejected_logp": "rejected"}),
 )
-NO_PANEL = {"step", "epoch", "seconds", "time", "rows", "tokens", "lr", "tokens_per_s", "learning_rate"}
+NO_PANEL = {"step", "epoch", "tokens", "lr", "seconds"}
+HELD_OUT = "heldout_"
+SMALL_FALL_NATS = 0.05
 
 
 @dataclass(frozen=True)
@@ -96,23 +103,25 @@ def training(curves: Mapping[str, MetricRows]) -> dict[str, Any] | None:
 
 
 def _panels(rows: MetricRows) -> list[dict[str, Any]]:
-    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in NO_PANEL]
-    keys = [key for key in keys if any(_is_number(row.get(key)) for row in rows)]
-    grouped = [(title, [key for key in named if key in keys]) for title, named in PANELS]
-    named = {key for _, several in grouped for key in several}
-    grouped += [(name_of(key), [key]) for key in keys if key not in named]
+    logged = dict.fromkeys(key.removeprefix(HELD_OUT) for row in rows for key in row)
+    named = {key for _, several in PANELS for key in several} | NO_PANEL
     panels = []
-    for title, several in grouped:
-        series = [_series(key, rows) for key in several]
+    for title, several in (*PANELS, *((name_of(key), {key: ""}) for key in logged if key not in named)):
+        series = [
+            _series(kind + key, rows, ", ".join(part for part in (name, told) if part))
+            for key, name in several.items()
+            for kind, told in (("", "" if name else "training"), (HELD_OUT, "held out"))
+        ]
+        series = [one for one in series if one.y]
         plot = lines(series, x_label="step", label=f"{title} over training steps")
         if plot:
             panels.append({"title": title, "plot": plot, "key": [one.name for one in series]})
     return panels
 
 
-def _series(key: str, rows: MetricRows) -> Series:
+def _series(key: str, rows: MetricRows, name: str = "") -> Series:
     points = [(float(row.get("step", i)), float(row[key])) for i, row in enumerate(rows) if _is_number(row.get(key))]
-    return Series(name_of(key), [x for x, _ in points], [y for _, y in points])
+    return Series(name, [x for x, _ in points], [y for _, y in points])
 
 
 def _is_number(value: object) -> bool:
@@ -120,23 +129,31 @@ def _is_number(value: object) -> bool:
 
 
 def falling_note(rows: MetricRows) -> str:
-    """A sentence where the chosen answers became less likely during training, else an empty text.
+    """A sentence where the chosen answers became less likely than under the reference, else an empty text.
 
     Preference losses only ask for a gap, which also opens when both answers become less likely and the rejected one more
-    so (Rafailov et al. 2024, "From r to Q*"). The first tenth of the steps is compared with the last.
+    so (Rafailov et al. 2024, "From r to Q*", sec. 5). Reads `chosen_logp_change` over the last tenth of the steps; without
+    a reference, `chosen_logp` of the last tenth against the first.
     """
-    chosen = _series("chosen_logp", rows).y
-    if len(chosen) < 2:
+    change, chosen = _series("chosen_logp_change", rows).y, _series("chosen_logp", rows).y
+    if change:
+        fall = -_mean(change[-max(1, len(change) // 10) :])
+    elif len(chosen) > 1:
+        tenth = max(1, len(chosen) // 10)
+        fall = _mean(chosen[:tenth]) - _mean(chosen[-tenth:])
+    else:
         return ""
-    tenth = max(1, len(chosen) // 10)
-    before, after = sum(chosen[:tenth]) / tenth, sum(chosen[-tenth:]) / tenth
-    if not after < before:
+    if not fall > SMALL_FALL_NATS:
         return ""
     return (
-        f"The chosen answers became less likely during training: {number(before, 'nats')} to {number(after, 'nats')} nats an "
-        "answer. Preference losses ask for a gap only, and may open it by making both answers less likely; the language gate "
-        "above says whether this did harm."
+        f"The chosen answers became less likely during training, by {number(fall, 'nats')} nats an answer. Preference losses "
+        "ask for a gap only, and may open it by making both answers less likely; the language gate above says whether this "
+        "did harm."
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def reward_panel(report: Report, check: RewardCheck | None) -> dict[str, Any] | None:
@@ -277,7 +294,7 @@ def figure_table(figures: Sequence[Figure]) -> list[dict[str, Any]]:
         if figure.name.endswith("_parent") and figure.name.removesuffix("_parent") in known:
             continue
         parent = known.get(f"{figure.name}_parent")
-        unit = f", {figure.unit}" if figure.unit not in ("", "share", "times") else ""
+        unit = {"nats per token": ", nats", "nats": ", nats", "tokens": ", tokens"}.get(figure.unit, "")
         rows.append(
             {
                 "name": name_of(figure.name) + unit,

@@ -10,6 +10,7 @@ from typing import Literal
 
 from thumbwheel.config import GateSettings
 from thumbwheel.errors import DataError
+from thumbwheel.evals.wording import name_of
 from thumbwheel.records import Figure, Gate
 
 Verdict = Literal["promote", "hold"]
@@ -56,7 +57,7 @@ def verdict_line(gates: Sequence[Gate]) -> str:
 
 def _gate(gate: str, figure: Figure | None, name: str, bound: float, check: _Check) -> Gate:
     if figure is None or figure.value is None:
-        reason = figure.note if figure is not None and figure.note else f"the figure '{name}' is missing"
+        reason = figure.note if figure is not None and figure.note else f"the figure '{name_of(name)}' is missing"
         why = f"Held: {reason.rstrip('.')}. A gate without its figure stays shut."
         return Gate(name=gate, passed=False, value=None, bound=bound, why=why)
     passed, sentence = check(figure, bound)
@@ -95,7 +96,7 @@ def _repetition(figure: Figure, bound: float) -> tuple[bool, str]:
     else:
         points = f"{abs(rise) * 100:.1f} points {'more' if rise > 0 else 'less'}"
         how = f"repeated phrases make up {points} of the answers than of the parent's"
-    start = f"{how}; allowed is a rise of {bound * 100:.1f}."
+    start = f"{how}; allowed is a rise of {bound * 100:.1f} points."
     return (True, start) if rise <= bound else (False, f"{start} It has started to loop.")
 
 

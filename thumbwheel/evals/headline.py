@@ -128,6 +128,7 @@ def _tile(
         written = "points" if name == "Repetition" else figure.unit
         value = number(figure.value, written, signed=name in ("Likelihood", "Repetition"))
         note = span(figure.model_copy(update={"unit": written})) or "no interval"
+    note += f" · {_allowed(gate)}" if gate is not None and gate.bound is not None else ""
     style = "quiet" if gate is None else ("good" if gate.passed else "bad")
     return Tile(
         name=name,
@@ -202,15 +203,31 @@ def _judge_notes(report: Report) -> list[str]:
 
 def gate_rows(report: Report) -> list[dict[str, object]]:
     """One row a gate; measured and bound in the unit of its figure."""
-    units = {"win_rate": "share", "repetition": "points", "length": "times", "reward_accuracy": "share"}
     names = {"language": "Language", "length": "Length", "reward_accuracy": "Reward model"}
     return [
         {
             "name": names.get(gate.name, name_of(gate.name)),
-            "value": number(gate.value, units.get(gate.name, ""), signed=gate.name in ("language", "repetition")),
-            "bound": number(gate.bound, units.get(gate.name, ""), signed=gate.name in ("language", "repetition")),
+            "value": number(gate.value, _UNITS.get(gate.name, ""), signed=gate.name in ("language", "repetition")),
+            "allowed": _allowed(gate),
             "passed": gate.passed,
             "why": _reason(gate.why.removeprefix("Passed: ")),
         }
         for gate in report.gates
     ]
+
+
+_UNITS = {"win_rate": "share", "repetition": "points", "length": "times", "reward_accuracy": "share"}
+
+
+def _allowed(gate: Gate) -> str:
+    """The bound in short, with the way it reads."""
+    if gate.bound is None:
+        return ""
+    bound = number(gate.bound, _UNITS.get(gate.name, ""))
+    if gate.name == "win_rate":
+        return f"low end above {bound}"
+    if gate.name == "reward_accuracy":
+        return f"low end from {bound}"
+    if gate.name == "length":
+        return f"{number(1 / gate.bound, '')} to {bound}"
+    return f"from {bound}" if gate.name == "language" else f"up to {bound}"

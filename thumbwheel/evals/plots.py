@@ -63,9 +63,10 @@ def scatter(
     diagonal: bool = False,
     unit_square: bool = False,
     joined: bool = False,
+    named: bool = False,
 ) -> Markup:
     """Dots (name, x, y, radius in px), each with a tooltip. `diagonal` draws y = x; `unit_square` fixes both axes to [0, 1];
-    `joined` links the dots in the order given."""
+    `joined` links the dots in the order given; `named` writes each name beside its dot."""
     points = [point for point in points if math.isfinite(point[1]) and math.isfinite(point[2])]
     if not points:
         return Markup("")
@@ -82,6 +83,8 @@ def scatter(
     if joined:
         parts.append(_path(np.array([[p[1], p[2]] for p in points]), x_axis, y_axis, "line s0"))
     parts += [_dot(x_axis.at(x), y_axis.at(y), radius, "s0", name) for name, x, y, radius in points]
+    if named:
+        parts += [_name(name, x_axis.at(x), y_axis.at(y), radius) for name, x, y, radius in points]
     return _svg(parts, label)
 
 
@@ -188,6 +191,12 @@ def _dot(x: float, y: float, radius: float, style: str, name: str) -> str:
     return (
         f'<circle class="dot {style}" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"><title>{escape(name)}</title></circle>'
     )
+
+
+def _name(name: str, x: float, y: float, radius: float) -> str:
+    """The name on the side of the dot that has more room."""
+    side, anchor = (radius + 5, "start") if x < WIDTH / 2 else (-radius - 5, "end")
+    return f'<text class="tick" x="{x + side:.1f}" y="{y - 6:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
 
 
 def _svg(parts: Sequence[str], label: str) -> Markup:

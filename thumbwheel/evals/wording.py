@@ -41,6 +41,9 @@ NAMES = {
     "unscored": "Pairs without a score",
     "human_agreement": "Two people agree",
     "human_ceiling": "Human ceiling",
+    "grad_norm": "Gradient norm, before clipping",
+    "score": "Mean score",
+    "kl": "KL estimate, nats",
 }
 
 GLOSSARY = (
@@ -84,7 +87,7 @@ def number(value: float | None, unit: str, *, signed: bool = False) -> str:
         text = f"{value:.2f}×"
     elif unit in ("rows", "pairs"):
         text = f"{value:,.0f}"
-    elif unit in ("tokens", "nats"):
+    elif unit == "tokens" or (unit == "nats" and abs(value) >= 10):
         text = f"{value:{plus},.1f}"
     else:
         text = f"{value:{plus}.2f}" if abs(value) < 1000 else f"{value:{plus}.3g}"
