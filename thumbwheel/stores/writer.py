@@ -131,7 +131,7 @@ class Writer:
         try:
             with self._engine.begin() as connection:
                 receipts = apply(connection, [job.batch for job in group])
-        except Exception as error:
+        except BaseException as error:  # whatever it is, somebody waits for the future
             self._reset()
             if len(group) > 1 and not is_busy(error):
                 for job in group:  # alone, so that a bad write fails by itself and its neighbours are kept
@@ -155,7 +155,7 @@ class Writer:
         except SQLAlchemyError as error:
             self._reset()
             job.future.set_exception(told(error, self._where))
-        except Exception as error:
+        except BaseException as error:
             job.future.set_exception(error)
         else:
             job.future.set_result(result)
