@@ -45,7 +45,7 @@ class Journal:
         if writes and tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)  # type: ignore[no-untyped-call]
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
 
     def step(self, step: int, figures: Mapping[str, float]) -> None:
         """Record the figures of a finished step (1, 2, …) and move the bar."""

@@ -88,7 +88,7 @@ class FitResult:
     stopped: Literal["finished", "patience"]
     empty_steps: int
     seconds: float
-    account: Account = Account()
+    account: Account = field(default_factory=Account)
     notes: tuple[str, ...] = ()
     checkpoint: Path | None = None
 
@@ -215,7 +215,7 @@ class _Run(Generic[L]):
         except torch.OutOfMemoryError as error:
             raise TrainingError(
                 f"Out of memory in the {self.task.name} update. Lower 'tokens_per_micro_batch' "
-                f"(now {self.settings.tokens_per_micro_batch}; it changes no result) and resume, or turn on gradient checkpointing."
+                f"(now {self.settings.tokens_per_micro_batch}; it changes no result) and resume, or checkpoint gradients."
             ) from error
         if self.accelerator.num_processes > 1:
             sums = self._summed(sums)
@@ -242,8 +242,8 @@ class _Run(Generic[L]):
             odd = [n for n, p in self.parameters.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise TrainingError(
                 f"The gradient of the {self.task.name} update is not finite in {', '.join(odd[:3])}, for a step of "
-                f"{', '.join(unit.name for unit in units[:5])}. Lower the learning rate, or drop rows that are out of the ordinary; "
-                "the last checkpoint is sound and can be resumed from."
+                f"{', '.join(unit.name for unit in units[:5])}. Lower the learning rate, or drop rows that are out of "
+                "the ordinary; the last checkpoint is sound and can be resumed from."
             )
         return norm
 
@@ -303,9 +303,7 @@ class _Run(Generic[L]):
         )  # fmt: skip
 
 
-def measure(
-    task: Task[L], units: Sequence[Unit[L]], through: Callable[..., dict[str, float]]
-) -> dict[str, float]:
+def measure(task: Task[L], units: Sequence[Unit[L]], through: Callable[..., dict[str, float]]) -> dict[str, float]:
     """Loss and figures of `units` as if they were one step, without learning."""
     task.model.eval()
     with torch.no_grad():

@@ -75,6 +75,11 @@ def epoch_order(n: int, *, seed: int, epoch: int) -> Ints:
     return np.random.default_rng([seed, epoch]).permutation(n)
 
 
+def column(values: Sequence[float] | Ints, device: torch.device) -> Tensor:
+    """(n,) float32 numbers on a device."""
+    return torch.as_tensor(values, dtype=torch.float32, device=device)
+
+
 def data_hash(units: Sequence[Unit[L]]) -> str:
     """SHA-256 (hex) over every token, mask and label, in order."""
     digest = hashlib.sha256()
