@@ -6,17 +6,21 @@ reason to send anyone anywhere), and what comes out passes an allow-list without
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import nh3
 from markdown_it import MarkdownIt
-from markupsafe import Markup
+from markdown_it.token import Token
+from markupsafe import Markup, escape
 
 MAX_CHARACTERS = 12_000
+MAX_NESTING = 20
 _TAGS = {
     *("p", "br", "hr", "strong", "em", "s", "code", "pre", "blockquote", "ul", "ol", "li"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _MARKDOWN = (
-    MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20})
+    MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": MAX_NESTING})
     .enable(["table", "strikethrough"])
     .disable(["link", "image", "autolink", "reference", "html_block", "html_inline"])
 )
@@ -28,11 +32,29 @@ def answer_html(text: str) -> Markup:
     Longer than 12 000 characters is cut, and says so.
     """
     left_out = len(text) - MAX_CHARACTERS
-    shown = _plain(text[:MAX_CHARACTERS])
-    html = nh3.clean(_MARKDOWN.render(shown), tags=_TAGS, attributes={}, link_rel=None)
+    html = nh3.clean(_set(_plain(text[:MAX_CHARACTERS])), tags=_TAGS, attributes={}, link_rel=None)
     if left_out > 0:
         html += f"<p><em>… {left_out:,} more characters are not shown.</em></p>"
     return Markup(html)
+
+
+def _fence(renderer: object, tokens: Sequence[Token], index: int, options: object, env: object) -> str:
+    """A code block with the word after its first fence, which is text of the model's too."""
+    token = tokens[index]
+    info = f"<p><em>{escape(token.info.strip())}</em></p>\n" if token.info.strip() else ""
+    return f"{info}<pre><code>{escape(token.content)}</code></pre>\n"
+
+
+_MARKDOWN.add_render_rule("fence", _fence)
+
+
+def _set(text: str) -> str:
+    """Markdown as HTML. The parser drops what is nested too deeply, and a report must not hide text: such is left unset."""
+    tokens = _MARKDOWN.parse(text)
+    if any(token.level >= MAX_NESTING - 1 for token in tokens):
+        return f"<pre>{escape(text)}</pre>"
+    html: str = _MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {})
+    return html
 
 
 def plain_text(text: str) -> str:
