@@ -177,6 +177,16 @@ def test_everything_given_is_shown(tmp_path: Path) -> None:
     assert "38,000 more characters are not shown" in html
 
 
+def test_accounts_as_json_keeps_them(tmp_path: Path) -> None:
+    """S3: an account that went through a stage's file is drawn like the account itself."""
+    account = Account(read=5, kept=3, dropped=Counter({"empty edit": 1}), unscored=1)
+    kept = json.loads(json.dumps(vars(account)))
+    assert page(tmp_path / "a", accounts={"pairs": kept}) == page(tmp_path / "b", accounts={"pairs": account})
+    assert loaded(tmp_path / "a")["details"]["accounts"] == {
+        "pairs": "rows in 5, kept 3, dropped 1 (empty edit 1), unscored 1"
+    }
+
+
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
     """E7: works without network: no link, script, style sheet, picture or font from anywhere; its own policy forbids them."""
     html = page(tmp_path, **full())

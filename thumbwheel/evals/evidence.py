@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from thumbwheel.records import Figure, Prompt, Report
 from thumbwheel.signals.accounts import Account
 
 MetricRows = Sequence[Mapping[str, Any]]
+AccountLike = Account | Mapping[str, Any] | str
 
 # Plots of a training run, in this order: title, metrics that share it, each with its name there. A metric that is not named
 # here has a plot of its own. Held-out figures ("heldout_…") join those of the training rows.
@@ -239,10 +241,19 @@ def frontier(points: Sequence[RewardKlPoint]) -> dict[str, Any] | None:
     return {"plot": plot, "names": names}
 
 
-def data(accounts: Mapping[str, Account | str]) -> list[dict[str, Any]]:
+def account_of(given: AccountLike) -> Account | str:
+    """An account from its fields as JSON keeps them (`vars(account)`); an `Account` or a text as it is."""
+    if isinstance(given, Account | str):
+        return given
+    counters: dict[str, Counter[str]] = {name: Counter(given.get(name, {})) for name in ("dropped", "notes")}
+    return Account(**{**given, **counters})
+
+
+def data(accounts: Mapping[str, AccountLike]) -> list[dict[str, Any]]:
     """A bar a stage: kept, each reason for dropping, and what had nothing to say. A text is shown as it is."""
     made: list[dict[str, Any]] = []
-    for stage, account in accounts.items():
+    for stage, given in accounts.items():
+        account = account_of(given)
         if isinstance(account, str):
             made.append({"name": stage, "read": None, "parts": [], "note": account})
             continue

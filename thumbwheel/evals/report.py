@@ -19,12 +19,11 @@ from markupsafe import Markup
 
 from thumbwheel.errors import NotFound, RecordError
 from thumbwheel.evals import evidence, headline
-from thumbwheel.evals.evidence import MetricRows, SampleRow
+from thumbwheel.evals.evidence import AccountLike, MetricRows, SampleRow
 from thumbwheel.evals.policy import RewardKlPoint, reward_kl_points
 from thumbwheel.evals.reward import RewardCheck
 from thumbwheel.evals.wording import GLOSSARY, duration
 from thumbwheel.records import Figure, Gate, Report
-from thumbwheel.signals.accounts import Account
 
 __all__ = ["SampleRow", "read", "write"]
 
@@ -37,7 +36,7 @@ def write(
     folder: Path,
     samples: Sequence[SampleRow] = (),
     curves: Mapping[str, MetricRows] | None = None,
-    accounts: Mapping[str, Account | str] | None = None,
+    accounts: Mapping[str, AccountLike] | None = None,
     reward: RewardCheck | None = None,
     frontier: Sequence[RewardKlPoint] = (),
     feedback: Mapping[str, Mapping[str, int]] | None = None,
@@ -51,7 +50,7 @@ def write(
     | -------- | --------------------------------------------------------------------------------------------- |
     | samples  | both policies' answers to held-out prompts; the first `max_samples` are shown                 |
     | curves   | stage -> the training loop's metric rows, each with its `step`                                |
-    | accounts | stage -> what became of its rows (an `Account`, or one line of text)                          |
+    | accounts | stage -> what became of its rows: an `Account`, its fields, or one line of text                   |
     | reward   | the reward model's check; its figures join the report's                                       |
     | frontier | reward-KL points; by default the parent and the new policy, where both figures are known      |
     | feedback | kind -> origin -> how many                                                                    |
@@ -89,7 +88,7 @@ def write(
         )
     )
     more: dict[str, Any] = {
-        "accounts": {stage: one if isinstance(one, str) else one.line() for stage, one in accounts.items()},
+        "accounts": {stage: _line(one) for stage, one in accounts.items()},
         "feedback": {kind: dict(counts) for kind, counts in feedback.items()},
         "lineage": dict(lineage),
         "reward_kl": [[one.name, one.kl_per_response_nats, one.reward] for one in points],
@@ -141,6 +140,11 @@ def read(path: Path) -> Report:
         raise NotFound(f"There is no report '{path}'.") from None
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"'{path}' is not a report that thumbwheel wrote: {type(error).__name__}: {error}.") from None
+
+
+def _line(account: AccountLike) -> str:
+    found = evidence.account_of(account)
+    return found if isinstance(found, str) else found.line()
 
 
 def _joined(ours: Sequence[Figure], more: Sequence[Figure]) -> tuple[Figure, ...]:
