@@ -43,6 +43,7 @@ class Container:
     rows: Iterator[RawRow]
     _file: IO[bytes]
     _size: int
+    _text: io.BufferedReader | None = None
 
     @property
     def share_read(self) -> float:
@@ -51,6 +52,8 @@ class Container:
 
     def close(self) -> None:
         """Close the file."""
+        if self._text is not None:
+            self._text.close()
         self._file.close()
 
 
@@ -75,9 +78,9 @@ def open_rows(path: Path, *, container: str | None = None, max_row_bytes: int = 
         text = _text(file, path, gzipped=head.startswith(b"\x1f\x8b"))
         name = container or _guess(path, text)
         if name == "csv":
-            return Container(name, True, csv_rows(text, path.name, max_row_bytes), file, size)
+            return Container(name, True, csv_rows(text, path.name, max_row_bytes), file, size, text)
         rows = _lines(text, max_row_bytes) if name == "jsonl" else json_values(text, max_row_bytes)
-        return Container(name, False, rows, file, size)
+        return Container(name, False, rows, file, size, text)
     except BaseException:
         file.close()
         raise

@@ -35,6 +35,10 @@ class _Lines:
         self.row.append(line)
         return line
 
+    def release(self) -> None:
+        """Let go of the file without closing it."""
+        self._lines.detach()
+
     def taken(self) -> tuple[int, str]:
         """The first line and the text of the row just read."""
         start, raw = self.count - len(self.row) + 1, "".join(self.row).rstrip("\r\n")
@@ -49,11 +53,17 @@ def csv_rows(text: io.BufferedReader, name: str, max_row_bytes: int) -> Iterator
     """
     csv.field_size_limit(max(csv.field_size_limit(), max_row_bytes))
     head = text.peek(65536).split(b"\n", 1)[0].decode("utf-8", "replace")
-    separator = max((",", ";", "\t"), key=head.count)
     lines = _Lines(text)
-    reader = csv.reader(lines, delimiter=separator, strict=True)
-    header = _header(reader, name)
-    lines.taken()
+    try:
+        reader = csv.reader(lines, delimiter=max((",", ";", "\t"), key=head.count), strict=True)
+        header = _header(reader, name)
+        lines.taken()
+        yield from _csv_rows(reader, header, lines)
+    finally:
+        lines.release()
+
+
+def _csv_rows(reader: Iterator[list[str]], header: list[str], lines: _Lines) -> Iterator[RawRow]:
     while True:
         try:
             cells = next(reader)
