@@ -114,6 +114,14 @@ def test_scores_closer_than_the_margin_are_a_tie() -> None:
     assert judge.prefer(prompts(2), ["aa", "aaaa"], ["a", "a"]).tolist() == [0.5, 1.0]
 
 
+def test_a_score_that_is_not_finite_is_no_vote() -> None:
+    """Unknown is not zero: NaN and infinities of a broken reward model."""
+    judge = ScoreJudge("rm", lambda prompts, texts: np.array([float(t) for t in texts]))
+    made = judge.prefer(prompts(5), ["1", "inf", "nan", "inf", "-inf"], ["0", "0", "0", "inf", "0"])
+    assert made[0] == 1.0
+    assert np.isnan(made[1:]).all()
+
+
 @pytest.mark.parametrize("answer", [[0.5, 1.5, 0.0], [0.5, 0.5], [-0.1, 0.0, 0.0], 1.0])
 def test_a_judge_out_of_range_is_refused(answer: object) -> None:
     """E2: a vote is a probability, one a row."""

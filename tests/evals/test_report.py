@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from thumbwheel.config import EvalSettings
-from thumbwheel.errors import NotFound, RecordError
+from thumbwheel.errors import NotFound, RecordError, StoreError
 from thumbwheel.evals.evidence import falling_note, kind_of, training
 from thumbwheel.evals.report import SampleRow, read, write
 from thumbwheel.evals.reward import ScoredPairs, reward_figures
@@ -103,6 +103,14 @@ def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     other = [path.read_bytes() for path in write(report(), folder=tmp_path / "b", **everything)]
     assert one == other
     assert not list((tmp_path / "a").glob(".*"))
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """Bad input: a file stands where the folder should be; nothing else is touched."""
+    (tmp_path / "build").write_text("mine", encoding="utf-8")
+    with pytest.raises(StoreError, match="cannot be written to"):
+        write(report(), folder=tmp_path / "build")
+    assert (tmp_path / "build").read_text(encoding="utf-8") == "mine"
 
 
 # ------------------------------------------------------------------ the page
@@ -232,6 +240,7 @@ def test_training_panels_join_held_out_figures() -> None:
         ("Mine", ["training"]),
     ]
     assert training({"DPO": []}) is None
+    assert training({"DPO": [{"step": "one", "loss": None}, {"loss": "high"}]}) is None
 
 
 @pytest.mark.parametrize(

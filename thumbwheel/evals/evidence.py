@@ -122,7 +122,8 @@ def _panels(rows: MetricRows) -> list[dict[str, Any]]:
 
 
 def _series(key: str, rows: MetricRows, name: str = "") -> Series:
-    points = [(float(row.get("step", i)), float(row[key])) for i, row in enumerate(rows) if _is_number(row.get(key))]
+    step = [row["step"] if _is_number(row.get("step")) else i for i, row in enumerate(rows)]
+    points = [(float(x), float(row[key])) for x, row in zip(step, rows, strict=True) if _is_number(row.get(key))]
     return Series(name, [x for x, _ in points], [y for _, y in points])
 
 

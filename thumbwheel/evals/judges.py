@@ -48,7 +48,7 @@ class Judge(Protocol):
 class ScoreJudge:
     """Prefers the answer with the higher score: a reward model that the new policy was not trained against.
 
-    `score(prompts, texts) -> (n,)`; scores closer than or equal to `tie_margin` are a tie, a NaN score is no vote.
+    `score(prompts, texts) -> (n,)`; scores closer than or equal to `tie_margin` are a tie, a score that is not finite is no vote.
     """
 
     name: str
@@ -57,7 +57,9 @@ class ScoreJudge:
     tie_margin: float = 0.0
 
     def prefer(self, prompts: Sequence[Prompt], a: Sequence[str], b: Sequence[str]) -> Floats:
-        gap = np.asarray(self.score(prompts, a), np.float64) - np.asarray(self.score(prompts, b), np.float64)
+        scores = [np.asarray(self.score(prompts, side), np.float64) for side in (a, b)]
+        left, right = (np.where(np.isfinite(score), score, np.nan) for score in scores)
+        gap = left - right
         if gap.shape != (len(prompts),):
             raise DataError(
                 explain(

@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from thumbwheel.errors import NotFound, RecordError
+from thumbwheel.errors import NotFound, RecordError, StoreError
 from thumbwheel.evals import evidence, headline
 from thumbwheel.evals.evidence import AccountLike, MetricRows, SampleRow
 from thumbwheel.evals.policy import RewardKlPoint, reward_kl_points
@@ -45,6 +45,8 @@ def write(
     max_samples: int = 60,
 ) -> tuple[Path, Path]:
     """Write both files, each whole or not at all, and return their paths (HTML, JSON). What is not given is not shown.
+
+    Raises StoreError where the folder cannot be written.
 
     | argument | what it is                                                                                    |
     | -------- | --------------------------------------------------------------------------------------------- |
@@ -93,11 +95,16 @@ def write(
         "lineage": dict(lineage),
         "reward_kl": [[one.name, one.kl_per_response_nats, one.reward] for one in points],
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    html_path, json_path = folder / HTML, folder / JSON
     payload = as_json(report, {name: value for name, value in more.items() if value})
-    _write(json_path, json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    _write(html_path, page)
+    html_path, json_path = folder / HTML, folder / JSON
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(json_path, json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        _write(html_path, page)
+    except OSError as error:
+        raise StoreError(
+            f"The report cannot be written to '{folder}': {error}. Free the place, or choose another folder."
+        ) from error
     return html_path, json_path
 
 

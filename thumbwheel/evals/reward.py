@@ -82,7 +82,8 @@ def score_pairs(
     """Score both answers of each preference; a is the chosen one. Slices are by origin, where there are several."""
     prompts = [one.prompt for one in preferences]
     chosen, rejected = [one.chosen.content for one in preferences], [one.rejected.content for one in preferences]
-    gap = np.asarray(scorer(prompts, chosen), np.float64) - np.asarray(scorer(prompts, rejected), np.float64)
+    with np.errstate(invalid="ignore"):  # two infinite scores have no gap; NaN is how a pair without a score is written
+        gap = np.asarray(scorer(prompts, chosen), np.float64) - np.asarray(scorer(prompts, rejected), np.float64)
     origins = [one.origin for one in preferences]
     return ScoredPairs(
         gap=gap,
