@@ -229,7 +229,7 @@ def test_patience_stops_and_keeps_the_best_weights(tmp_path: Path) -> None:
     how = settings(epochs=10, patience=2, batch_size=4)
 
     def watch(report: StepReport) -> None:
-        after[report.step] = weights_of(model)
+        after[report.step] = weights_of(model)  # as they are when the step is evaluated
 
     result = fit(Scripted(model, [3.0, 2.0, 2.5, 2.0, 1.0]), how, tmp_path, watcher=watch, progress=False)
     assert result.stopped == "patience"
@@ -242,8 +242,8 @@ def test_patience_survives_a_kill(tmp_path: Path) -> None:
     model = Bag()
     how = settings(epochs=10, patience=2, batch_size=4, checkpoint_every_steps=1)
     with pytest.raises(Stop):
-        fit(Scripted(Bag(), [3.0, 2.0, 2.5]), how, tmp_path, watcher=stop_at(3), progress=False)
-    result = fit(Scripted(model, [2.2, 1.0]), how, tmp_path, resume=True, progress=False)
+        fit(Scripted(Bag(), [3.0, 2.0]), how, tmp_path, watcher=stop_at(3), progress=False)
+    result = fit(Scripted(model, [2.5, 2.2, 1.0]), how, tmp_path, resume=True, progress=False)
     assert (result.stopped, result.steps) == ("patience", 4)
 
 

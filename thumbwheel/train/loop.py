@@ -95,7 +95,7 @@ class FitResult:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Sent to a watcher after every step, and once before the first with step 0 (or where a resumed run begins)."""
+    """Sent to a watcher after every update (before its evaluation and checkpoint), and once where the run begins or resumes."""
 
     step: int
     steps: int
@@ -134,7 +134,7 @@ class _Run(Generic[L]):
 
     def __init__(self, task: Task[L], settings: TrainSettings, folder: Path, identity: Mapping[str, str]) -> None:
         self.task, self.settings, self.folder = task, settings, folder
-        self.accelerator = Accelerator(mixed_precision="no")  # the model has a precision of its own
+        self.accelerator = _accelerator()
         self.parameters = {name: p for name, p in task.model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise TrainingError("No weight of the model learns. Load it with trainable=True.")
@@ -163,11 +163,11 @@ class _Run(Generic[L]):
                 empty += "grad_norm" not in figures
                 position = replace(position, step=position.step + 1)
                 journal.step(position.step, figures)
+                watcher(StepReport(position.step, self.steps, figures))
                 if self._evaluation_due(position.step):
                     position = self._evaluate(position, journal)
                 if main and (position.step % settings.checkpoint_every_steps == 0 or self._ends(position)):
                     self.saves.write(position)
-                watcher(StepReport(position.step, self.steps, figures))
             self.accelerator.wait_for_everyone()
             if settings.patience and self.task.heldout and position.best_step not in (0, position.step):
                 self.saves.restore_best()
@@ -190,7 +190,7 @@ class _Run(Generic[L]):
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.task.model.train()
-        figures = self._pass(units, learn=True)
+        figures = through(self.task, units, self.settings, self.accelerator, learn=True)
         figures["lr"] = rate
         figures["epoch"] = float(step // self.steps_per_epoch)
         if any(p.grad is not None for p in self.parameters.values()):
@@ -198,42 +198,6 @@ class _Run(Generic[L]):
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
         return figures
-
-    def _pass(self, units: Sequence[Unit[L]], *, learn: bool) -> dict[str, float]:
-        """Loss and figures of these units, with gradients left on the weights if they are to `learn`."""
-        names = ("loss", *self.task.figures)
-        sums = torch.zeros(2, len(names) + 1, dtype=torch.float64)
-        try:
-            totals = self.task.totals(units)
-            micros = in_micro_batches(units, self.settings.tokens_per_micro_batch)
-            for micro in micros[self.accelerator.process_index :: self.accelerator.num_processes]:
-                losses = self.task.loss(micro, totals)
-                self._must_be_finite(losses.per_unit, micro.units)
-                if learn and losses.per_unit.requires_grad:
-                    self.accelerator.backward(losses.per_unit.sum())
-                _add(sums, names, losses, micro.packed.n_tokens)
-        except torch.OutOfMemoryError as error:
-            raise TrainingError(
-                f"Out of memory in the {self.task.name} update. Lower 'tokens_per_micro_batch' "
-                f"(now {self.settings.tokens_per_micro_batch}; it changes no result) and resume, or checkpoint gradients."
-            ) from error
-        if self.accelerator.num_processes > 1:
-            sums = self._summed(sums)
-            if learn:
-                self._share_gradients()
-        total, count = sums.tolist()
-        figures = {name: t / n for name, t, n in zip(names[1:], total[1:-1], count[1:-1], strict=True) if n > 0}
-        return {"loss": total[0], **figures, "tokens": total[-1]}
-
-    def _must_be_finite(self, per_unit: Tensor, units: Sequence[Unit[L]]) -> None:
-        if bool(per_unit.isfinite().all()):
-            return
-        bad = [unit.name for unit, ok in zip(units, per_unit.isfinite().tolist(), strict=True) if not ok]
-        raise TrainingError(
-            f"The loss of the {self.task.name} update is not finite for {', '.join(bad[:5])}"
-            f"{' and others' if len(bad) > 5 else ''}. Look at these rows; lower the learning rate; "
-            "the last checkpoint is sound and can be resumed from."
-        )
 
     def _clip(self, units: Sequence[Unit[L]]) -> float:
         """Scale gradients to the largest norm allowed; the norm they had."""
@@ -247,16 +211,6 @@ class _Run(Generic[L]):
             )
         return norm
 
-    def _summed(self, tensor: Tensor) -> Tensor:
-        placed = tensor.to(self.accelerator.device)
-        summed: Tensor = self.accelerator.reduce(placed, reduction="sum")
-        return summed.to(tensor.device)
-
-    def _share_gradients(self) -> None:
-        for parameter in self.parameters.values():
-            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = self.accelerator.reduce(grad, reduction="sum")
-
     # ------------------------------------------------------------------ around the steps
 
     def _evaluation_due(self, step: int) -> bool:
@@ -265,7 +219,7 @@ class _Run(Generic[L]):
 
     def _evaluate(self, position: Position, journal: Journal) -> Position:
         """Measure held-out units, and tell whether patience has run out."""
-        figures = measure(self.task, self.task.heldout, self._pass)
+        figures = evaluate(self.task, self.task.heldout, self.settings, self.accelerator)
         journal.held_out(position.step, {f"heldout_{name}": value for name, value in figures.items()})
         log.info("%s step %d: held-out loss %.4f", self.task.name, position.step, figures["loss"])
         if not self.settings.patience:
@@ -303,11 +257,65 @@ class _Run(Generic[L]):
         )  # fmt: skip
 
 
-def measure(task: Task[L], units: Sequence[Unit[L]], through: Callable[..., dict[str, float]]) -> dict[str, float]:
+def evaluate(
+    task: Task[L], units: Sequence[Unit[L]], settings: TrainSettings, accelerator: Accelerator | None = None
+) -> dict[str, float]:
     """Loss and figures of `units` as if they were one step, without learning."""
     task.model.eval()
     with torch.no_grad():
-        return through(units, learn=False)
+        return through(task, units, settings, accelerator or _accelerator(), learn=False)
+
+
+def through(
+    task: Task[L], units: Sequence[Unit[L]], settings: TrainSettings, accelerator: Accelerator, *, learn: bool
+) -> dict[str, float]:
+    """Loss and figures of `units` as one step, with its gradient left on the weights if they are to `learn`."""
+    names = ("loss", *task.figures)
+    sums = torch.zeros(2, len(names) + 1, dtype=torch.float64)
+    try:
+        totals = task.totals(units)
+        micros = in_micro_batches(units, settings.tokens_per_micro_batch)
+        for micro in micros[accelerator.process_index :: accelerator.num_processes]:
+            losses = task.loss(micro, totals)
+            _must_be_finite(task, losses.per_unit, micro.units)
+            _add(sums, names, losses, micro.packed.n_tokens)
+            if learn and losses.per_unit.requires_grad:
+                accelerator.backward(losses.per_unit.sum())
+                sums[1, -1] += 1
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"Out of memory in the {task.name} update. Lower 'tokens_per_micro_batch' "
+            f"(now {settings.tokens_per_micro_batch}; it changes no result) and resume, or checkpoint gradients."
+        ) from error
+    if accelerator.num_processes > 1:
+        sums = _summed(accelerator, sums.to(accelerator.device)).cpu()
+        for parameter in [p for p in task.model.parameters() if sums[1, -1] > 0 and p.requires_grad]:
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = _summed(accelerator, grad)
+    total, count = sums.tolist()
+    figures = {name: t / n for name, t, n in zip(names[1:], total[1:-1], count[1:-1], strict=True) if n > 0}
+    return {"loss": total[0], **figures, "tokens": total[-1]}
+
+
+def _accelerator() -> Accelerator:
+    return Accelerator(mixed_precision="no")  # the model has a precision of its own
+
+
+def _summed(accelerator: Accelerator, tensor: Tensor) -> Tensor:
+    """The sum over all processes."""
+    summed: Tensor = accelerator.reduce(tensor, reduction="sum")
+    return summed
+
+
+def _must_be_finite(task: Task[L], per_unit: Tensor, units: Sequence[Unit[L]]) -> None:
+    if bool(per_unit.isfinite().all()):
+        return
+    bad = [unit.name for unit, ok in zip(units, per_unit.isfinite().tolist(), strict=True) if not ok]
+    raise TrainingError(
+        f"The loss of the {task.name} update is not finite for {', '.join(bad[:5])}"
+        f"{' and others' if len(bad) > 5 else ''}. Look at these rows; lower the learning rate; "
+        "the last checkpoint is sound and can be resumed from."
+    )
 
 
 def adamw(parameters: Mapping[str, nn.Parameter], settings: TrainSettings) -> torch.optim.AdamW:
