@@ -86,6 +86,17 @@ def test_the_file_that_went_out_may_be_filled_in_and_is_not_overwritten(tmp_path
     assert read_votes(tmp_path).votes.new_wins.tolist() == [0.0] * 10
 
 
+def test_copies_beside_the_ballots_are_found(tmp_path: Path) -> None:
+    """E2: votes-ann.jsonl and votes-bo.jsonl count, whatever else lies there."""
+    path, _ = ballots(tmp_path)
+    vote_for(path, tmp_path / "votes-ann.jsonl", "new")
+    vote_for(path, tmp_path / "votes-bo.jsonl", "old")
+    (tmp_path / "notes.jsonl").write_text("not votes", encoding="utf-8")
+    read = read_votes(tmp_path)
+    assert read.voters == 2
+    assert read.votes.new_wins.tolist() == [0.5] * 10
+
+
 def test_the_same_answer_twice_gets_no_ballot(tmp_path: Path) -> None:
     """E2: people's time is dear."""
     path, _ = write_ballots(tmp_path, prompts(2), ["same", "new"], ["same ", "old"], seed=0)

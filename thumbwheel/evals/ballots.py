@@ -3,7 +3,7 @@
     write_ballots(folder, prompts, new_texts, parent_texts, seed=7)
         folder/ballots.jsonl      {"ballot": "…", "prompt": "…", "a": "…", "b": "…", "vote": null}   give this to people
         folder/ballots-key.json   which side was the new policy                                    keep this
-    votes = read_votes(folder, [folder / "ann.jsonl", folder / "bo.jsonl"])
+    votes = read_votes(folder)    # the ballots file itself, filled in, and copies of it named votes-ann.jsonl, votes-bo.jsonl, …
 
 A person fills in `vote`: "a", "b" or "tie" (or leaves null), and may add `who`. Several people may vote on one ballot.
 """
@@ -25,6 +25,7 @@ from thumbwheel.records import Prompt, digest_of
 
 BALLOTS = "ballots.jsonl"
 KEY = "ballots-key.json"
+VOTES = "votes-*.jsonl"
 _VALUES = {"a": 1.0, "b": 0.0, "tie": 0.5}
 
 
@@ -89,7 +90,7 @@ def write_ballots(
 
 
 def read_votes(folder: Path, files: Iterable[Path] | None = None) -> PeopleVotes:
-    """Votes from `files` (default: the ballots file itself, filled in), put back to new and parent by the folder's key.
+    """Votes from `files`, put back to new and parent by the folder's key. Default: ballots.jsonl and every votes-*.jsonl there.
 
     Each line needs `ballot` and `vote`; other fields are ignored, so people may return the lines they were given. A person
     (`who`; without one, the file's name) who votes twice on a ballot must vote alike. Raises NotFound for a missing key or
@@ -103,7 +104,7 @@ def read_votes(folder: Path, files: Iterable[Path] | None = None) -> PeopleVotes
     rows = json.loads(key_path.read_text(encoding="utf-8"))["rows"]
     index = {row["ballot"]: i for i, row in enumerate(rows)}
     cast: dict[tuple[str, int], float] = {}
-    for path in [folder / BALLOTS] if files is None else files:
+    for path in [folder / BALLOTS, *sorted(folder.glob(VOTES))] if files is None else files:
         for where, line in _lines(path):
             vote = _vote(line, index, where)
             if vote is None:
