@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from thumbwheel.cli import data, learning, looking, serving
+from thumbwheel.cli import data, learning, looking, serving, training
 from thumbwheel.cli.app import app, complain
 from thumbwheel.errors import ThumbwheelError
 
-__all__ = ["app", "data", "learning", "looking", "main", "serving"]
+__all__ = ["app", "data", "learning", "looking", "main", "serving", "training"]
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,7 +14,10 @@ from rich.markup import escape
 
 from thumbwheel import __version__
 from thumbwheel.config import Settings, load
-from thumbwheel.errors import ThumbwheelError
+from thumbwheel.errors import NotFound, ThumbwheelError
+
+if TYPE_CHECKING:
+    from thumbwheel.stores.base import Store
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -43,6 +48,24 @@ def settings_from(file: Path | None, overrides: list[str] | None) -> Settings:
     if file is None and DEFAULT_FILE.is_file():
         file = DEFAULT_FILE
     return load(file, overrides=overrides or [])
+
+
+@contextmanager
+def opened(settings: Settings, *, create: bool = False) -> Iterator[Store]:
+    """The store of the settings, closed at the end. Raises NotFound, with what makes one, where there is none."""
+    from thumbwheel.stores.sql import open_store
+
+    try:
+        store = open_store(settings.store.url, create=create)
+    except NotFound:
+        raise NotFound(
+            f"There is no store '{settings.store.url}' yet. `thumbwheel import FILE` and `thumbwheel serve` make one; "
+            "name another with -s store.url=sqlite:///PATH."
+        ) from None
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def now() -> datetime:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from thumbwheel.cli.app import File, Overrides, app, hint, now, out, settings_from
+from thumbwheel.cli.app import File, Overrides, app, hint, now, opened, out, settings_from
 
 
 @app.command(name="import")
@@ -20,36 +20,34 @@ def import_(
     rejects: Annotated[Path | None, typer.Option(help="Where bad rows go, with line and reason.")] = None,
 ) -> None:
     """Bring a file of preferences, labels, ratings, demonstrations or chats into the store. Good rows are kept."""
-    from thumbwheel.collect.formats import import_file
-    from thumbwheel.collect.redact import redactor
+    from thumbwheel.collect.formats import ImportResult, import_file
+    from thumbwheel.collect.redact import Redactor
     from thumbwheel.rounds.watch import Shown
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
-    reject_path = rejects or file.with_name(file.name + ".rejects.jsonl")
-    store = open_store(settings.store.url)
-    try:
-        with Shown(out).open() as watch:
-            result = import_file(
-                file,
-                store,
-                format=format,
-                reject_path=reject_path,
-                now=now(),
-                redact=redactor(settings.redact),
-                progress=watch.bar("import", "rows"),
-            )
-    finally:
-        store.close()
-    out.print(f"Read as [bold]{result.format}[/]: {result.because}")
-    out.print(
-        f"{result.read} rows read = {result.imported} imported + {result.duplicate} duplicate + {result.rejected} rejected"
-    )
-    for reason, n in result.reasons.most_common(5):
-        out.print(f"  {n:>6}  {reason}")
-    if result.rejected:
-        out.print(f"The rejected rows are in {reject_path}, with line and reason.")
-    hint(f"thumbwheel round -s store.url={settings.store.url}" if overrides else "thumbwheel round")
+    with opened(settings, create=True) as store, Shown(out).open() as watch:
+        tick = watch.bar("import", "% of the file")
+
+        def progress(result: ImportResult, share: float) -> None:
+            if tick:
+                tick(round(100 * share), 100)
+
+        result = import_file(
+            file,
+            lambda steps: store.submit_steps(steps).result(),
+            lambda feedback: store.submit_feedback(feedback, now=now()).result(),
+            format=format,
+            reject_path=rejects or file.with_name(file.name + ".rejects.jsonl"),
+            now=now(),
+            progress=progress,
+            redactor=Redactor(settings.redact) if settings.redact.enabled else None,
+        )
+    for line in result.line().splitlines():
+        out.print(line, markup=False)
+    out.print(f"stored: {result.steps} steps and {result.feedback} feedbacks in {settings.store.url}", markup=False)
+    if result.broken:
+        raise typer.Exit(1)
+    hint("thumbwheel round" + (f" -s store.url={settings.store.url}" if overrides else ""))
 
 
 @app.command()
@@ -65,16 +63,14 @@ def export(
     """Write a view of the feedback to a file that other tools read."""
     from thumbwheel.collect.formats import write
     from thumbwheel.signals.views import views
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
-    store = open_store(settings.store.url, create=False)
-    try:
-        found = views.get(view)(store.episodes(with_feedback_only=True), settings.feedback)
-    finally:
-        store.close()
-    n = write(found.rows, file, format=format)
-    out.print(f"{n} {view} written to {file}; {found.account.line()}")
+    made = views.get(view)
+    with opened(settings) as store:
+        found = made(store.episodes(with_feedback_only=True), settings.feedback)
+    written = write(found.rows, file, format=format)
+    out.print(f"{view}: {found.account.line()}", markup=False)
+    out.print(written.line(), markup=False)
 
 
 @app.command()
@@ -85,16 +81,12 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove all that a person said, everywhere, and list what must be retrained."""
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
     if not yes:
         typer.confirm(f"Remove all feedback of '{who}' from {settings.store.url}? This cannot be undone", abort=True)
-    store = open_store(settings.store.url, create=False)
-    try:
+    with opened(settings) as store:
         erased = store.erase_person(who, now=now())
-    finally:
-        store.close()
     out.print(f"{erased.feedback} feedbacks of '{who}' are gone; {len(erased.snapshots)} snapshots were rewritten.")
     if erased.models:
         table = Table("these learned from it and must be retrained", box=None, pad_edge=False)
@@ -106,14 +98,10 @@ def erase(
 @app.command()
 def orphans(settings_file: File = None, overrides: Overrides = None) -> None:
     """Feedback that still waits for the step or task it is about."""
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
-    store = open_store(settings.store.url, create=False)
-    try:
+    with opened(settings) as store:
         waiting = store.orphans(now=now(), older_than_h=settings.store.orphan_after_h)
-    finally:
-        store.close()
     table = Table("feedback", "kind", "about", "received", box=None, pad_edge=False)
     for one in waiting:
         about = one.target.step_id or one.target.episode_id or one.target.task_id or ""

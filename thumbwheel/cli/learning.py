@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from thumbwheel.cli.app import File, Overrides, app, hint, now, out, settings_from
+from thumbwheel.cli.app import File, Overrides, app, hint, now, opened, out, settings_from
 
 
 @app.command()
@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """One whole turn of the wheel on a real small language model, with simulated users. About five minutes on two cores."""
     from thumbwheel.demo.run import demo as run
-    from thumbwheel.rounds import Shown
+    from thumbwheel.rounds.watch import Shown
 
     place = folder or Path("build") / ("demo-reckless" if reckless else "demo")
     with Shown(out).open() as watch:
@@ -47,16 +47,12 @@ def one_round(
 
     Kill it anywhere and run it again: it goes on where it stopped.
     """
-    from thumbwheel.rounds import Shown, run
-    from thumbwheel.stores.sql import open_store
+    from thumbwheel.rounds.run import run
+    from thumbwheel.rounds.watch import Shown
 
     settings = settings_from(settings_file, overrides)
-    store = open_store(settings.store.url, create=False)
-    try:
-        with Shown(out, bars=settings.round.progress).open() as watch:
-            result = run(store, settings, clock=now, watch=watch, fresh=new)
-    finally:
-        store.close()
+    with opened(settings) as store, Shown(out, bars=settings.round.progress).open() as watch:
+        result = run(store, settings, clock=now, watch=watch, fresh=new)
     out.print()
     _announce(result.report.verdict, result.version.id)
     hint(
@@ -77,13 +73,9 @@ def _announce(verdict: str, version: str) -> None:
 @app.command()
 def rollback(settings_file: File = None, overrides: Overrides = None) -> None:
     """Make the version that was live before the present one live again."""
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
-    store = open_store(settings.store.url, create=False)
-    try:
+    with opened(settings) as store:
         version = store.rollback(now=now())
-    finally:
-        store.close()
     out.print(f"Version [bold]{version.id}[/] is live again.")
     hint("thumbwheel versions")

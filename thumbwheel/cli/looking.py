@@ -11,9 +11,9 @@ import typer
 from pydantic import BaseModel
 from rich.table import Table
 
-from thumbwheel.cli.app import File, Overrides, app, out, settings_from
+from thumbwheel.cli.app import File, Overrides, app, opened, out, settings_from
 from thumbwheel.config import Section, Settings
-from thumbwheel.errors import NotFound
+from thumbwheel.errors import NotFound, ThumbwheelError
 
 
 @app.command(name="settings")
@@ -89,30 +89,22 @@ def _checks(settings: Settings) -> list[tuple[str, str, str]]:
 
 
 def _store_check(settings: Settings) -> tuple[str, str, str]:
-    from thumbwheel.errors import ThumbwheelError
-    from thumbwheel.stores.sql import open_store
-
     try:
-        store = open_store(settings.store.url, create=False)
+        with opened(settings) as store:
+            counts = ", ".join(f"{n} {name}" for name, n in store.counts().items() if n)
+            return "store", f"{settings.store.url}: {counts or 'empty'}", ""
     except NotFound:
         return "store", f"{settings.store.url}: not made yet", ""
     except ThumbwheelError as error:
         return "store", settings.store.url, str(error)
-    try:
-        counts = ", ".join(f"{n} {name}" for name, n in store.counts().items() if n)
-        return "store", f"{settings.store.url}: {counts or 'empty'}", ""
-    finally:
-        store.close()
 
 
 @app.command()
 def versions(settings_file: File = None, overrides: Overrides = None) -> None:
     """Policy versions: which is live, what each came from, and what the report said."""
-    from thumbwheel.stores.sql import open_store
 
     settings = settings_from(settings_file, overrides)
-    store = open_store(settings.store.url, create=False)
-    try:
+    with opened(settings) as store:
         table = Table("version", "status", "parent", "win rate", "feedback", "made", box=None, pad_edge=False)
         for version in store.versions():
             report = store.report(version.report_id) if version.report_id else None
@@ -131,8 +123,6 @@ def versions(settings_file: File = None, overrides: Overrides = None) -> None:
                 f"{version.at:%Y-%m-%d %H:%M}",
             )
         out.print(table if table.row_count else "No version yet. Run: thumbwheel round")
-    finally:
-        store.close()
 
 
 @app.command()
@@ -141,8 +131,9 @@ def inspect(
     settings_file: File = None,
     overrides: Overrides = None,
     row: Annotated[int, typer.Option(help="Which row, from 1.")] = 1,
+    view: Annotated[str, typer.Option(help="preferences, demonstrations or labelled.")] = "preferences",
 ) -> None:
     """Print every token of a row as trained or not, as the trainers will see it."""
     from thumbwheel.cli.tokens import show
 
-    show(file, settings_from(settings_file, overrides), row=row)
+    show(file, settings_from(settings_file, overrides), row=row, view=view)

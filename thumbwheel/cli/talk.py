@@ -7,24 +7,22 @@ from uuid import uuid4
 from rich.markdown import Markdown
 from rich.prompt import Prompt as Ask
 
-from thumbwheel.cli.app import now, out
+from thumbwheel.cli.app import now, opened, out
 from thumbwheel.config import Settings
 from thumbwheel.engines.batch_sampler import BatchSampler
 from thumbwheel.errors import NotFound
 from thumbwheel.models.language import load
 from thumbwheel.recorder import Recorder
 from thumbwheel.records import Message, Step
-from thumbwheel.rounds import base_version, model_of
+from thumbwheel.rounds.run import base_version, model_of
 from thumbwheel.stores.base import PolicyVersion, Store
-from thumbwheel.stores.sql import open_store
 
 HELP = "+ liked it   - did not   = TEXT how it should have been   ? another answer   /new a new talk   /quit"
 
 
 def talk(settings: Settings, *, version: str | None, who: str) -> None:
     """Read, answer, and keep what is said about the answers, until the end of input."""
-    store = open_store(settings.store.url)
-    try:
+    with opened(settings, create=True) as store:
         chosen = _version(store, settings, version)
         model = load(model_of(chosen, settings))
         out.print(f"[bold]{chosen.id}[/] ({chosen.status}). {HELP}", highlight=False)
@@ -34,8 +32,6 @@ def talk(settings: Settings, *, version: str | None, who: str) -> None:
             BatchSampler(model),
             Recorder(clock=now, who=who, surface="terminal", policy_version=chosen.id),
         )
-    finally:
-        store.close()
 
 
 def _version(store: Store, settings: Settings, wanted: str | None) -> PolicyVersion:

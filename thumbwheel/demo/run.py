@@ -20,7 +20,8 @@ from thumbwheel.engines.batch_sampler import BatchSampler
 from thumbwheel.errors import ConflictError
 from thumbwheel.models.language import load
 from thumbwheel.records import Message
-from thumbwheel.rounds import RoundResult, Shown, base_version, model_of, run
+from thumbwheel.rounds.run import RoundResult, base_version, model_of, run
+from thumbwheel.rounds.watch import Shown
 from thumbwheel.stores.base import Store
 from thumbwheel.stores.sql import open_store
 from thumbwheel.testing.population import Population
