@@ -47,8 +47,7 @@ class RewardModel(nn.Module):
 
     def raw_scores(self, batch: PackedBatch) -> Tensor:
         """(R,) float32, before normalisation; what the loss is computed on."""
-        last = torch.from_numpy(batch.last).to(self.device)
-        h = self.language_model.hidden(batch)[last].float()
+        h = self.language_model.hidden(batch, at=batch.last).float()
         return h @ self.weight + self.bias
 
     def scores(self, batch: PackedBatch) -> Tensor:

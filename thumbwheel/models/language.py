@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from thumbwheel.batches import PackedBatch
+from thumbwheel.batches import Ints, PackedBatch
 from thumbwheel.config import ModelSettings
 from thumbwheel.errors import ModelError
 from thumbwheel.models import adapters, folders, logps, sources
+from thumbwheel.models.decoder import Decoder
 from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, register_attention
 from thumbwheel.models.templates import ChatTemplate
 
@@ -45,6 +46,7 @@ class LanguageModel(nn.Module):
         self.tokenizer = tokenizer
         self.template = template or ChatTemplate(tokenizer)
         self.compute_dtype = compute_dtype
+        self.decoder = Decoder.of(network)
         _switch_dropout_off(network)
 
     @property
@@ -74,9 +76,18 @@ class LanguageModel(nn.Module):
             return nullcontext()
         return torch.autocast(self.device.type, self.compute_dtype)
 
-    def hidden(self, batch: PackedBatch) -> Tensor:
-        """(N, D) final normed hidden states, each token having seen its own row only."""
+    def hidden(self, batch: PackedBatch, *, at: Ints | None = None) -> Tensor:
+        """(N, D) final normed hidden states, each token having seen its own row only; at places `at`, (len(at), D)."""
         plan = AttentionPlan.of(batch, self.device)
+        places = None if at is None else self._long(at)
+        if self.decoder is not None and self.decoder.fits(plan):
+            return self.decoder.hidden(
+                self._long(batch.ids), self._long(batch.positions), plan, self.compute_dtype, places
+            )
+        h = self._hidden_by_modules(batch, plan)
+        return h if places is None else h[places]
+
+    def _hidden_by_modules(self, batch: PackedBatch, plan: AttentionPlan) -> Tensor:
         config = self.config
         usual = config._attn_implementation
         config._attn_implementation = ATTENTION_NAME
@@ -90,14 +101,15 @@ class LanguageModel(nn.Module):
                 )
         finally:
             config._attn_implementation = usual
-        return out.last_hidden_state[0]  # type: ignore[no-any-return]
+        hidden: Tensor = out.last_hidden_state[0]
+        return hidden
 
     def _long(self, values: Any) -> Tensor:
         return torch.from_numpy(values).to(self.device)
 
     def token_logps(self, batch: PackedBatch, *, temperature: float = 1.0) -> Tensor:
         """(M,) float32 log-probability in nats of every trained token, logits divided by `temperature`."""
-        h = self.hidden(batch)[self._long(batch.source)].to(self.compute_dtype)
+        h = self.hidden(batch, at=batch.source).to(self.compute_dtype)
         head = self.network.get_output_embeddings()
         weight = head.weight.to(self.compute_dtype)
         bias = None if head.bias is None else head.bias.to(self.compute_dtype)
@@ -147,9 +159,18 @@ class LanguageModel(nn.Module):
         else:
             targets = adapters.target_names(self.network, settings.lora_targets)
             adapters.add_adapters(self.network, targets, r=settings.lora_r, alpha=settings.lora_alpha, seed=seed)
-        if settings.gradient_checkpointing:
-            self.network.gradient_checkpointing_enable({"use_reentrant": False})
+        self.checkpoint_gradients(on=settings.gradient_checkpointing)
         return self.trainable()
+
+    def checkpoint_gradients(self, *, on: bool) -> None:
+        """Keep activations between layers only, and compute those inside again in the backward pass; or do not."""
+        if self.decoder is not None:
+            self.decoder.checkpointing = on
+        if on:
+            self.network.gradient_checkpointing_enable({"use_reentrant": False})
+        else:
+            self.network.gradient_checkpointing_disable()
+        self.network.train(on)  # transformers checkpoints in training mode only; dropout is off in either
 
     def trainable(self) -> list[nn.Parameter]:
         """Parameters that learn, in a fixed order."""

@@ -25,16 +25,30 @@ from torch import Tensor
 CHUNK = 256
 
 
-def _chunk_probabilities(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> tuple[Tensor, ...]:
-    """Of one chunk: e^(z - max) (C, V) in h's dtype, its float32 row sums (C,), log p(y) (C,) float32."""
-    z = F.linear(h, weight, bias)
+def _chunk(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Of one chunk: probabilities p (C, V) in h's dtype and log p(y) (C,) in float32.
+
+    The softmax is one pass in place. Its sum is read back from p(y), which has kept its relative precision; the target's
+    own logit, rounded in z, is put right by a float32 product, in the sum too, so that log p(y) stays below 0.
+    """
+    z = torch.mm(h, weight.t())
+    if bias is not None:
+        z += bias
     if tau != 1.0:
         z.div_(tau)
-    top = z.amax(1, keepdim=True)
-    chosen = z.gather(1, y[:, None])[:, 0].float()
-    z.sub_(top).exp_()
-    total = z.sum(1, dtype=torch.float32)
-    return z, total, chosen - top[:, 0].float() - total.log()
+    rounded = z.gather(1, y[:, None])[:, 0].float()
+    torch.softmax(z, 1, out=z)
+    p_y = z.gather(1, y[:, None])[:, 0].float()
+    exact = (h.float() * weight[y].float()).sum(1)
+    if bias is not None:
+        exact += bias[y].float()
+    shift = exact.div_(tau) - rounded
+    logp = p_y.log() + shift - torch.log1p(p_y * torch.expm1(shift))
+    lost = (p_y == 0).nonzero()[:, 0]  # below e^-87: the softmax has no digits left, so these few rows are done alone
+    if len(lost):
+        all_z = F.linear(h[lost], weight, bias).float() / tau
+        logp[lost] = all_z.gather(1, y[lost, None])[:, 0] - torch.logsumexp(all_z, 1)
+    return z, logp
 
 
 class _TokenLogps(torch.autograd.Function):
@@ -46,9 +60,9 @@ class _TokenLogps(torch.autograd.Function):
         slope = torch.empty_like(h) if eager else None
         for i in range(0, len(y), CHUNK):
             part = slice(i, i + CHUNK)
-            e, total, out[part] = _chunk_probabilities(h[part], weight, bias, y[part], tau)
+            p, out[part] = _chunk(h[part], weight, bias, y[part], tau)
             if slope is not None:
-                slope[part] = (weight[y[part]] - (e @ weight) / total[:, None].to(h.dtype)) / tau
+                slope[part] = torch.mm(p, weight).neg_().add_(weight[y[part]]).div_(tau)
         ctx.tau = tau
         if slope is not None:
             ctx.save_for_backward(slope)
@@ -69,16 +83,16 @@ class _TokenLogps(torch.autograd.Function):
         db = torch.zeros_like(bias) if bias is not None and needs_b else None
         for i in range(0, len(y), CHUNK):
             part = slice(i, i + CHUNK)
-            e, total, _ = _chunk_probabilities(h[part], weight, bias, y[part], ctx.tau)
-            scaled = g[part] / ctx.tau
-            e.mul_((-scaled / total)[:, None].to(e.dtype))
-            e[torch.arange(len(e), device=e.device), y[part]] += scaled.to(e.dtype)
+            p, _ = _chunk(h[part], weight, bias, y[part], ctx.tau)
+            scaled = (g[part] / ctx.tau).to(p.dtype)
+            p.mul_(scaled.neg()[:, None])
+            p[torch.arange(len(p), device=p.device), y[part]] += scaled
             if dh is not None:
-                torch.mm(e, weight, out=dh[part])
+                torch.mm(p, weight, out=dh[part])
             if dw is not None:
-                dw.addmm_(e.t(), h[part])
+                dw.addmm_(p.t(), h[part])
             if db is not None:
-                db += e.sum(0)
+                db += p.sum(0)
         return dh, dw, db, None, None
 
 

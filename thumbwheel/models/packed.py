@@ -1,80 +1,95 @@
-"""Attention over a packed line of tokens: every segment sees its own earlier tokens and its parent's, nothing else.
+"""Attention over a packed line of tokens: every token sees its row's earlier tokens, and nothing else.
 
-Axes: N packed token, H query head, K key/value head, E head width, F family.
+Axes: N packed token, Q query of a block, S key of a block, H query head, K key/value head, G = H/K, E head width.
 
-A family is a prompt and the answers that hang on it (or a row that stands alone). Families never see each other, so
-attention runs family by family and its cost is that of the families, not N².
+The line is cut into blocks. A small family (a prompt and all its answers) is one block with a mask; elsewhere a block is a
+segment, or a stretch of a long one. Its queries see the whole of the parent segment and their own segment up to
+themselves, so its keys are one or two stretches of the line. No N × N mask exists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from thumbwheel.batches import PackedBatch
+from thumbwheel.batches import PackedBatch, Segment
 
 ATTENTION_NAME = "thumbwheel_packed"
+BLOCK = 256  # tokens of a stretch, and of the largest family that is kept whole
 
 
 @dataclass(frozen=True)
-class Family:
-    """Tokens of one family. `where` (L,) their places in the line, or a slice; `mask` (L, L) True where a query (row)
-    sees a key (column), or None for plain causal order."""
+class Block:
+    """Queries start:stop of the line; the stretches of the line that are their keys; and what is hidden from them.
 
-    where: slice | Tensor
-    mask: Tensor | None
+    `hidden` is (Q, S), True where a query may not see a key.
+    """
+
+    start: int
+    stop: int
+    keys: tuple[slice, ...]
+    hidden: Tensor
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """What attends to what in one packed line; made once a batch, used by every layer."""
+    """What attends to what in one packed line: made once a batch, used by every layer."""
 
-    families: tuple[Family, ...]
+    blocks: tuple[Block, ...]
+    longest: int
 
     @classmethod
     def of(cls, batch: PackedBatch, device: torch.device) -> AttentionPlan:
-        """Families of `batch`, in order of their first segment."""
-        members: dict[int, list[int]] = {}
+        """Blocks of `batch`."""
+        families: dict[int, list[int]] = {}
         for index, segment in enumerate(batch.segments):
-            members.setdefault(index if segment.parent is None else segment.parent, []).append(index)
-        return cls(tuple(_family(batch, indices, device) for indices in members.values()))
+            families.setdefault(index if segment.parent is None else segment.parent, []).append(index)
+        blocks: list[Block] = []
+        for members in families.values():
+            segments = [batch.segments[index] for index in members]
+            size = sum(len(segment) for segment in segments)
+            if len(members) > 1 and size <= BLOCK and segments[-1].stop - segments[0].start == size:
+                blocks.append(_family_block(segments, device))
+            else:
+                blocks.extend(_segment_blocks(segments, device))
+        return cls(tuple(blocks), longest=int(batch.positions.max()) + 1)
 
 
-def _family(batch: PackedBatch, indices: list[int], device: torch.device) -> Family:
-    segments = [batch.segments[index] for index in indices]
-    places = torch.cat([torch.arange(segment.start, segment.stop) for segment in segments])
-    contiguous = int(places[-1]) - int(places[0]) + 1 == len(places)
-    where: slice | Tensor = slice(segments[0].start, segments[-1].stop) if contiguous else places.to(device)
-    if len(segments) == 1:
-        return Family(where, None)
-    owner = torch.cat([torch.full((len(segment),), index) for index, segment in zip(indices, segments, strict=True)])
-    same = owner[:, None] == owner[None, :]
-    of_parent = (owner == indices[0])[None, :]
-    mask = (same | of_parent).tril()
-    return Family(where, mask.to(device))
+def _family_block(segments: list[Segment], device: torch.device) -> Block:
+    first, size = segments[0].start, segments[-1].stop - segments[0].start
+    hidden = _future(size, size, device).clone()
+    for sibling in segments[1:]:
+        hidden[sibling.stop - first :, sibling.start - first : sibling.stop - first] = True
+    return Block(first, first + size, (slice(first, first + size),), hidden)
 
 
-def packed_attention(query: Tensor, key: Tensor, value: Tensor, plan: AttentionPlan, *, scale: float) -> Tensor:
-    """query (1, H, N, E), key and value (1, K, N, E) -> (1, N, H, E)."""
-    grouped = query.shape[1] != key.shape[1]
-    whole = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
-    parts: list[Tensor] = []
-    ordered = all(isinstance(family.where, slice) for family in plan.families)
-    for family in plan.families:
-        q, k, v = (x[:, :, family.where] for x in (query, key, value))
-        out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=family.mask, is_causal=family.mask is None, scale=scale, enable_gqa=grouped
-        ).transpose(1, 2)
-        parts.append(out)
-    if ordered:
-        return torch.cat(parts, dim=1)
-    for family, out in zip(plan.families, parts, strict=True):
-        whole[:, family.where] = out
-    return whole
+def _segment_blocks(segments: list[Segment], device: torch.device) -> Iterator[Block]:
+    root = segments[0]
+    for segment in segments:
+        before = () if segment is root else (slice(root.start, root.stop),)
+        for start in range(segment.start, segment.stop, BLOCK):
+            stop = min(start + BLOCK, segment.stop)
+            keys = (*before, slice(segment.start, stop))
+            hidden = _future(stop - start, sum(part.stop - part.start for part in keys), device)
+            yield Block(start, stop, keys, hidden)
+
+
+@lru_cache(maxsize=1024)
+def _future(queries: int, keys: int, device: torch.device) -> Tensor:
+    """(Q, S) True where a key comes after the query, the last query standing at the last key."""
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+
+
+def keys_of(block: Block, x: Tensor, dim: int) -> Tensor:
+    """The block's keys out of the line `x`, whose token axis is `dim`."""
+    parts = [x.narrow(dim, part.start, part.stop - part.start) for part in block.keys]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def attention_for_transformers(
@@ -88,8 +103,21 @@ def attention_for_transformers(
     plan: AttentionPlan,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The form that transformers calls; dropout is off for policy and reference alike."""
-    return packed_attention(query, key, value, plan, scale=scaling or query.shape[-1] ** -0.5), None
+    """The form that transformers calls: query (1, H, N, E), key and value (1, K, N, E) -> (1, N, H, E). No dropout."""
+    out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+    grouped = query.shape[1] != key.shape[1]
+    parts = []
+    for block in plan.blocks:
+        q = query[:, :, block.start : block.stop]
+        k, v = keys_of(block, key, 2), keys_of(block, value, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=~block.hidden, scale=scaling, enable_gqa=grouped)
+        parts.append(mixed.transpose(1, 2))
+    starts = [block.start for block in plan.blocks]
+    if starts == sorted(starts):
+        return torch.cat(parts, dim=1), None
+    for block, part in zip(plan.blocks, parts, strict=True):
+        out[:, block.start : block.stop] = part
+    return out, None
 
 
 def register_attention() -> None:

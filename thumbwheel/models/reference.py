@@ -37,6 +37,8 @@ def reference_logps(
 
     `progress` is told how many rows of how many are done. Raises StoreError where the cache cannot be written.
     """
+    if not rows:
+        return np.zeros(0, dtype=np.float32)
     kept = None if cache is None else cache / f"{reference_key(model, rows)}.npy"
     found = None if kept is None else _read(kept, len(rows))
     if found is not None:
