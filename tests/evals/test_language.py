@@ -37,14 +37,14 @@ def figures(new: Answers, parent: Answers, seed: int = 0) -> dict[str, Figure]:
 
 
 def test_nats_per_token_are_sums_over_sums() -> None:
-    """E2: (-10 - 30) / (10 + 10) = -2 against (-10 - 5) / (10 + 5) = -1: a fall of 1."""
+    """E2: (-10 - 30) / (10 + 10) = -2 against (-10 - 10) / (10 + 5) = -4/3, not the mean of -1 and -2: a fall of 2/3."""
     made = figures(
         answers(["x", "y"], reference_logp=[-10.0, -30.0]),
-        answers(["x", "y"], reference_logp=[-10.0, -5.0], tokens=[10, 5]),
+        answers(["x", "y"], reference_logp=[-10.0, -10.0], tokens=[10, 5]),
     )
     assert made["nats_per_token"].value == -2.0
-    assert made["nats_per_token_parent"].value == -1.0
-    assert made["nats_per_token_change"].value == -1.0
+    assert made["nats_per_token_parent"].value == pytest.approx(-4 / 3)
+    assert made["nats_per_token_change"].value == pytest.approx(-2 / 3)
     assert made["length_ratio"].value == pytest.approx(20 / 15)
 
 
