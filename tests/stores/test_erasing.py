@@ -156,3 +156,13 @@ def test_what_others_said_and_the_conversation_stay(tmp_path: Path) -> None:
         store.erase_person(WHO, now=NOON)
         (episode,) = store.episodes()
         assert [item.id for item in episode.feedback] == ["f2", "f3"]
+
+
+def test_a_step_may_have_the_id_of_erased_feedback(tmp_path: Path) -> None:
+    """S3: ids of steps and of feedback are two things."""
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        store.add_feedback([a_thumb("x1", who=WHO)], now=NOON)
+        store.erase_person(WHO, now=NOON)
+        both = store.submit_steps([a_step("x1")]), store.submit_feedback([a_thumb("x1")], now=NOON)
+        assert [future.result(30).inserted for future in both] == [("x1",), ()]
+        assert list(both[1].result().conflicts) == ["x1"]

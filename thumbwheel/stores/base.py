@@ -89,11 +89,15 @@ class Store(Protocol):
         ...
 
     def feedback_for(self, *, task_id: str | None = None, episode_id: str | None = None) -> list[Feedback]:
-        """Feedback in force joined to a task or episode."""
+        """Feedback in force joined to the task or to the episode (with both: to either), in order of (at, id)."""
         ...
 
     def episodes(self, *, with_feedback_only: bool = False, since: datetime | None = None) -> Iterator[Episode]:
-        """Joined episodes, streamed in order of their first step's arrival; superseded and retracted feedback left out."""
+        """Joined episodes, streamed in order of their first step's arrival; superseded and retracted feedback left out.
+
+        Feedback belongs to the episode of the step it names; else to the episode it names; else to every episode of the
+        task it names. `since` keeps episodes with a step that happened, or feedback that was received, then or later.
+        """
         ...
 
     def orphans(self, *, now: datetime, older_than_h: float = 24.0) -> list[Feedback]:
@@ -105,20 +109,34 @@ class Store(Protocol):
         ...
 
     def erase_person(self, who: str, *, now: datetime) -> Erasure:
-        """Remove a person's feedback everywhere (snapshots included), and say which models had learned from it."""
+        """Remove a person's feedback everywhere (snapshots included), and say which models had learned from it.
+
+        The same feedback sent again is refused as a conflict; so is a snapshot that holds it.
+        """
         ...
 
-    def record_snapshot(self, hash: str, path: str, feedback_ids: Sequence[str], *, now: datetime) -> None: ...
+    def record_snapshot(self, hash: str, path: str, feedback_ids: Sequence[str], *, now: datetime) -> None:
+        """Note a snapshot, its file and the feedback in it. The same hash again notes where the file is now."""
+        ...
 
-    def record_update(self, update: Update) -> None: ...
+    def record_update(self, update: Update) -> None:
+        """Note a weight change; again, it changes nothing. Raises NotFound for an unknown snapshot, ConflictError."""
+        ...
 
-    def record_report(self, report: Report) -> None: ...
+    def record_report(self, report: Report) -> None:
+        """Note a report; again, it changes nothing. Raises ConflictError for another payload."""
+        ...
 
     def report(self, id: str) -> Report | None: ...
 
     def update(self, id: str) -> Update | None: ...
 
-    def add_version(self, version: PolicyVersion) -> None: ...
+    def add_version(self, version: PolicyVersion) -> None:
+        """Register a version; again, it changes nothing (its status and report are the store's since).
+
+        Raises ConflictError for another payload, NotFound for an unknown update or report, RecordError for a status.
+        """
+        ...
 
     def versions(self, *, kind: str = "policy") -> list[PolicyVersion]:
         """Newest last."""
@@ -128,12 +146,12 @@ class Store(Protocol):
         """The version now serving."""
         ...
 
-    def promote(self, id: str, *, now: datetime) -> PolicyVersion:
-        """Make a version live; the one before is retired. Atomic."""
+    def promote(self, id: str, *, now: datetime, report_id: str | None = None) -> PolicyVersion:
+        """Make a version live; the one before is retired. Atomic. `report_id` notes the report that allowed it."""
         ...
 
-    def hold(self, id: str, *, now: datetime) -> PolicyVersion:
-        """Mark a candidate as held back."""
+    def hold(self, id: str, *, now: datetime, report_id: str | None = None) -> PolicyVersion:
+        """Mark a candidate as held back. Raises ConflictError for the version now serving."""
         ...
 
     def rollback(self, *, kind: str = "policy", now: datetime) -> PolicyVersion:

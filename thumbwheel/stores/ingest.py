@@ -12,8 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Table, insert, select, update
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import BindParameter, Column, Connection, Table, bindparam, insert, select, update
 
 from thumbwheel.errors import RecordError, explain
 from thumbwheel.records import Feedback, Step, Target, canonical_json
@@ -25,6 +24,20 @@ from thumbwheel.stores.tables import steps as steps_table
 T = TypeVar("T")
 Row = dict[str, Any]
 IN_LIST = 500  # values in one IN (…): far under every database's limit
+
+# Statements are built once: building them anew costs more than running them.
+_IDS: BindParameter[str] = bindparam("ids", expanding=True)
+_INSERT = {table: insert(table) for table in (steps_table, feedback_table)}
+_KNOWN = {table: select(table.c.id, table.c.digest).where(table.c.id.in_(_IDS)) for table in _INSERT}
+_PRESENT = {
+    column: select(column).where(column.in_(_IDS)).distinct()
+    for column in (steps_table.c.id, steps_table.c.episode_id, steps_table.c.task_id, erased.c.feedback_id)
+}
+_END_WAITING = (
+    update(feedback_table)
+    .where(feedback_table.c.waiting.is_(True), feedback_table.c.target_key.in_(_IDS))
+    .values(waiting=False)
+)
 
 
 @dataclass(frozen=True)
@@ -119,13 +132,13 @@ def apply(connection: Connection, batches: Sequence[Batch]) -> list[Receipt]:
     """Write all batches; one receipt each. The transaction must hold the write lock: nobody writes in between."""
     tallies = [_Tally() for _ in batches]
     new_steps = _new_rows(connection, steps_table, batches, tallies)
-    new_feedback = _not_erased(connection, _new_rows(connection, feedback_table, batches, tallies), tallies)
+    new_feedback = _new_rows(connection, feedback_table, batches, tallies)
     if new_steps:
         _mark_openings(connection, new_steps)
-        connection.execute(insert(steps_table), new_steps)
+        connection.execute(_INSERT[steps_table], new_steps)
     if new_feedback:
         _mark_waiting(connection, new_feedback)
-        connection.execute(insert(feedback_table), new_feedback)
+        connection.execute(_INSERT[feedback_table], new_feedback)
     if new_steps:
         _end_waiting(connection, new_steps)
     still_waiting = {row["id"] for row in new_feedback if row["waiting"]}
@@ -140,36 +153,31 @@ def _new_rows(connection: Connection, table: Table, batches: Sequence[Batch], ta
     ids = {row["id"] for batch in batches if batch.table is table for row in batch.rows}
     known: dict[str, str] = {}
     for part in in_parts(ids):
-        found = connection.execute(select(table.c.id, table.c.digest).where(table.c.id.in_(part)))
-        known.update({row.id: row.digest for row in found})
+        known.update({row.id: row.digest for row in connection.execute(_KNOWN[table], {"ids": part})})
+    gone = _present(connection, erased.c.feedback_id, ids.difference(known)) if table is feedback_table else set()
     fresh: list[Row] = []
     for batch, tally in zip(batches, tallies, strict=True):
         for row in batch.rows if batch.table is table else ():
             id = row["id"]
-            if id not in known:
+            if id in gone:
+                tally.conflicts[id] = f"The feedback '{id}' was erased on request and is not taken in again."
+            elif id not in known:
                 known[id] = row["digest"]
                 fresh.append(dict(row))
                 tally.inserted.append(id)
             elif known[id] == row["digest"] or _same_when_reread(connection, table, row):
                 tally.duplicates.append(id)
             else:
-                noun = "step" if table is steps_table else "feedback"
-                tally.conflicts[id] = (
-                    f"The {noun} '{id}' is stored already with another content; the stored one is kept. "
-                    "Send a correction under a new id" + (" with 'supersedes'." if noun == "feedback" else ".")
-                )
+                tally.conflicts[id] = _conflict(table, id)
     return fresh
 
 
-def _not_erased(connection: Connection, rows: list[Row], tallies: Sequence[_Tally]) -> list[Row]:
-    """The rows without those whose feedback was erased: a replay must not bring it back."""
-    gone = _present(connection, erased.c.feedback_id, {row["id"] for row in rows})
-    for tally in tallies if gone else ():
-        for id in gone.intersection([*tally.inserted, *tally.duplicates]):
-            tally.conflicts[id] = f"The feedback '{id}' was erased on request and is not taken in again."
-        tally.inserted = [id for id in tally.inserted if id not in gone]
-        tally.duplicates = [id for id in tally.duplicates if id not in gone]
-    return [row for row in rows if row["id"] not in gone]
+def _conflict(table: Table, id: str) -> str:
+    noun, more = ("step", "") if table is steps_table else ("feedback", " with 'supersedes'")
+    return (
+        f"The {noun} '{id}' is stored already with another content; the stored one is kept. "
+        f"Send a correction under a new id{more}."
+    )
 
 
 def _same_when_reread(connection: Connection, table: Table, row: Row) -> bool:
@@ -212,15 +220,12 @@ def _end_waiting(connection: Connection, rows: list[Row]) -> None:
     for row in rows:
         keys |= {f"step:{row['id']}": None, f"episode:{row['episode_id']}": None, f"task:{row['task_id']}": None}
     for part in in_parts(keys):
-        connection.execute(
-            update(feedback_table)
-            .where(feedback_table.c.waiting.is_(True), feedback_table.c.target_key.in_(part))
-            .values(waiting=False)
-        )
+        connection.execute(_END_WAITING, {"ids": part})
 
 
-def _present(connection: Connection, column: ColumnElement[str], ids: set[str]) -> set[str]:
+def _present(connection: Connection, column: Column[str], ids: set[str]) -> set[str]:
+    """Those of `ids` that stand in the column."""
     found: set[str] = set()
     for part in in_parts(ids):
-        found.update(connection.scalars(select(column).where(column.in_(part)).distinct()))
+        found.update(connection.scalars(_PRESENT[column], {"ids": part}))
     return found

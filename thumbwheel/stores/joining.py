@@ -68,7 +68,7 @@ def pages(
 
 
 def feedback_in_force(connection: Connection, keys: Iterable[str]) -> dict[str, list[Feedback]]:
-    """Feedback in force by target key, for the keys given; each list in order of (at, id)."""
+    """Feedback in force by target key, for the keys given."""
     found: defaultdict[str, list[Feedback]] = defaultdict(list)
     columns = (feedback_table.c.target_key, feedback_table.c.record, feedback_table.c.received_us)
     for part in in_parts(keys):
@@ -95,10 +95,7 @@ def join(
             names[row.episode_id].append(row)
     keys = {id: _keys(id, rows) for id, rows in names.items()}
     said = feedback_in_force(connection, dict.fromkeys(key for some in keys.values() for key in some))
-    feedback = {
-        id: sorted((item for key in keys[id] for item in said.get(key, ())), key=lambda item: (item.at, item.id))
-        for id in names
-    }
+    feedback = {id: [item for key in keys[id] for item in said.get(key, ())] for id in names}
     wanted = [
         id
         for id in episode_ids
@@ -107,7 +104,7 @@ def join(
         and (since is None or _touched(names[id], feedback[id], since))
     ]
     steps = _steps(connection, wanted)
-    return [episode_of(id, steps[id], feedback[id]) for id in wanted]
+    return [Episode.of(steps[id], feedback[id]) for id in wanted]
 
 
 def keys_of_task(connection: Connection, task_id: str) -> dict[str, None]:
@@ -128,25 +125,6 @@ def keys_of_episode(connection: Connection, episode_id: str) -> dict[str, None]:
     columns = (steps_table.c.id, steps_table.c.task_id)
     rows = connection.execute(select(*columns).where(steps_table.c.episode_id == episode_id)).all()
     return _keys(episode_id, rows)
-
-
-def episode_of(id: str, steps: Sequence[Step], feedback: Sequence[Feedback]) -> Episode:
-    """An episode out of its parts. How it ended is what its last step says.
-
-    A last step that says nothing ended by itself (`terminated`), unless it says that it was cut off (`truncated`).
-    """
-    ordered = sorted(steps, key=lambda step: (step.index, step.attempt, step.at, step.id))
-    last = ordered[-1]
-    truncated = bool(last.truncated)
-    return Episode(
-        id=id,
-        task_id=ordered[0].task_id,
-        steps=tuple(ordered),
-        feedback=tuple(feedback),
-        terminated=not truncated if last.terminated is None else last.terminated,
-        truncated=truncated,
-        stop_reason=last.stop_reason,
-    )
 
 
 def _keys(episode_id: str, rows: Sequence[Any]) -> dict[str, None]:

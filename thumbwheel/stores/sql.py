@@ -208,7 +208,7 @@ class SqlStore:
         """Make the version that was live before the present one live again. Raises NotFound where there is none."""
         return self._writer.call(lambda it: versions.rollback(it, kind, now=now))
 
-    # Ending
+    # Health and ending
 
     def probe(self) -> str:
         """Write durably and leave nothing behind; the schema's version. Raises StoreError with what is in the way."""

@@ -115,7 +115,10 @@ class Registry(Opened):
             store.add_version(replace(a_version("v1"), checkpoint="elsewhere"))
         with pytest.raises(RecordError, match="candidate, live, retired, held"):
             store.add_version(a_version("v2", status="shipped"))
-        store.promote("v1", now=NOON)
+        store.record_report(a_report("r1"))
+        assert store.promote("v1", now=NOON, report_id="r1").report_id == "r1"
+        with pytest.raises(NotFound, match="'r2'"):
+            store.promote("v1", now=NOON, report_id="r2")
         with pytest.raises(ConflictError, match="live"):
             store.hold("v1", now=NOON)
         for act in (store.promote, store.hold):

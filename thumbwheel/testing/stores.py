@@ -53,6 +53,12 @@ class Writes(Opened):
         assert steps.result(30).inserted == ("s1",)
         assert said.result(30).waiting == ("f1",)
 
+    def test_a_probe_writes_and_leaves_nothing(self, store: Store) -> None:
+        """S4: health is a durable write, not a guess."""
+        before = store.counts()
+        assert store.probe() == store.probe() != ""
+        assert store.counts() == before
+
     def test_nothing_to_write_is_fine(self, store: Store) -> None:
         """F4."""
         assert store.add_steps([]).inserted == ()
