@@ -7,7 +7,6 @@ A batch:     200 every record is stored · 207 some are, see `results` · 409 or
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from thumbwheel.stores.base import Receipt, Store
 from thumbwheel.validation import read
 from thumbwheel.web import openapi
 from thumbwheel.web.bodies import read_json
+from thumbwheel.web.confirmation import confirmed
 from thumbwheel.web.faults import Refused, parts, status_of
 
 log = logging.getLogger(__name__)
@@ -117,8 +117,7 @@ class Intake(Generic[R]):
         """Wait until the store says the records are on disk. Raises StoreError when it cannot."""
         wait_s = self.settings.server.write_timeout_s
         try:
-            # Shielded: a client that hangs up must not cancel a write that others in its group wait for.
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self.submit(records))), wait_s)
+            return await confirmed(self.submit(records), within_s=wait_s)
         except ThumbwheelError:
             raise
         except TimeoutError:
@@ -146,7 +145,7 @@ def _result(record: Step | Feedback, receipt: Receipt, *, first: Step | Feedback
             field="id",
             allowed="a new id for a new record; the same id only with the same payload",
             got=record.id,
-            next="To correct feedback send a new one with 'supersedes'; otherwise make a new id.",
+            next="Do not send this record again: the answer will be the same.",
         )
         return Result(record.id, "conflict", error)
     if repeated or record.id in receipt.duplicates:
