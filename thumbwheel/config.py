@@ -154,7 +154,7 @@ class TrainSettings(Section):
     epochs: Count = 1
     batch_size: Count = Field(8, description="rows (pairs, answers) a weight update")
     tokens_per_micro_batch: Count = Field(4096, description="token budget of one forward; never changes the gradient")
-    seed: int = 0
+    seed: int = Field(0, ge=0, description="of everything random")
     checkpoint_every_steps: Count = Field(50, description="atomic checkpoints for resuming")
     keep_checkpoints: Count = 2
     eval_share: Share = Field(0.1, description="rows held out by prompt")
@@ -236,7 +236,7 @@ class RoundSettings(Section):
 class Settings(Section):
     """The whole tree."""
 
-    seed: int = 0
+    seed: int = Field(0, ge=0, description="of everything random")
     store: StoreSettings = Field(default_factory=StoreSettings)
     server: ServerSettings = Field(default_factory=ServerSettings)
     feedback: FeedbackSettings = Field(default_factory=FeedbackSettings)

@@ -65,7 +65,7 @@ def doctor(settings_file: File = None, overrides: Overrides = None) -> None:
 
 def _checks(settings: Settings) -> list[tuple[str, str, str]]:
     rows = [("python", platform.python_version(), "")]
-    for name in ("torch", "transformers", "accelerate", "scikit-learn", "matplotlib"):
+    for name in ("torch", "transformers", "accelerate", "scikit-learn"):
         try:
             rows.append((name, metadata.version(name), ""))
         except metadata.PackageNotFoundError:

@@ -19,7 +19,9 @@ from thumbwheel.config import ModelSettings
 from thumbwheel.errors import ModelError
 from thumbwheel.models import adapters, folders, logps, sources
 from thumbwheel.models.decoder import Decoder
-from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, register_attention
+from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, DoesNotFit, register_attention
+from thumbwheel.models.padded import hidden_padded
+from thumbwheel.models.shapes import check_head, follows_plans, shortest_window
 from thumbwheel.models.templates import ChatTemplate
 
 register_attention()
@@ -46,6 +48,7 @@ class LanguageModel(nn.Module):
         self.tokenizer = tokenizer
         self.template = template or ChatTemplate(tokenizer)
         self.compute_dtype = compute_dtype
+        check_head(network)
         self.decoder = Decoder.of(network)
         _switch_dropout_off(network)
 
@@ -88,21 +91,26 @@ class LanguageModel(nn.Module):
         return h if places is None else h[places]
 
     def _hidden_by_modules(self, batch: PackedBatch, plan: AttentionPlan) -> Tensor:
-        config = self.config
-        usual = config._attn_implementation
-        config._attn_implementation = ATTENTION_NAME
-        try:
-            with self._autocast():
-                out = self.trunk(
-                    input_ids=self._long(batch.ids)[None],
-                    position_ids=self._long(batch.positions)[None],
-                    use_cache=False,
-                    plan=plan,
-                )
-        finally:
-            config._attn_implementation = usual
-        hidden: Tensor = out.last_hidden_state[0]
-        return hidden
+        if follows_plans(self.network) and plan.longest <= shortest_window(self.config):
+            config = self.config
+            usual = config._attn_implementation
+            config._attn_implementation = ATTENTION_NAME
+            try:
+                with self._autocast():
+                    out = self.trunk(
+                        input_ids=self._long(batch.ids)[None],
+                        position_ids=self._long(batch.positions)[None],
+                        use_cache=False,
+                        plan=plan,
+                    )
+                hidden: Tensor = out.last_hidden_state[0]
+                return hidden
+            except DoesNotFit:
+                pass
+            finally:
+                config._attn_implementation = usual
+        with self._autocast():
+            return hidden_padded(self.trunk, batch, pad_id=self.template.end_id, device=self.device)
 
     def _long(self, values: Any) -> Tensor:
         return torch.from_numpy(values).to(self.device)
@@ -110,10 +118,21 @@ class LanguageModel(nn.Module):
     def token_logps(self, batch: PackedBatch, *, temperature: float = 1.0) -> Tensor:
         """(M,) float32 log-probability in nats of every trained token, logits divided by `temperature`."""
         h = self.hidden(batch, at=batch.source).to(self.compute_dtype)
-        head = self.network.get_output_embeddings()
-        weight = head.weight.to(self.compute_dtype)
-        bias = None if head.bias is None else head.bias.to(self.compute_dtype)
+        weight, bias = self.head(h.dtype)
         return logps.token_logps(h, weight, self._long(batch.target), bias=bias, temperature=temperature)
+
+    @torch.no_grad()
+    def token_entropies(self, batch: PackedBatch, *, temperature: float = 1.0) -> Tensor:
+        """(M,) float32 entropy in nats of the distribution that each trained token came from; no gradient."""
+        h = self.hidden(batch, at=batch.source).to(self.compute_dtype)
+        weight, bias = self.head(h.dtype)
+        return logps.token_entropies(h, weight, bias=bias, temperature=temperature)
+
+    def head(self, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Weight (V, D) and bias (V,) or None of the language-model head, in `dtype`."""
+        head = self.network.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        return head.weight.to(dtype), None if bias is None else bias.to(dtype)
 
     def row_logps(self, batch: PackedBatch, *, temperature: float = 1.0) -> Tensor:
         """(R,) float32 sums of `token_logps` by row."""
@@ -167,9 +186,9 @@ class LanguageModel(nn.Module):
         if self.decoder is not None:
             self.decoder.checkpointing = on
         if on:
-            self.network.gradient_checkpointing_enable({"use_reentrant": False})
+            self.network.activation_checkpointing_enable({"use_reentrant": False})
         else:
-            self.network.gradient_checkpointing_disable()
+            self.network.activation_checkpointing_disable()
         self.network.train(on)  # transformers checkpoints in training mode only; dropout is off in either
 
     def trainable(self) -> list[nn.Parameter]:
