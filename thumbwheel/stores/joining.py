@@ -24,7 +24,7 @@ from thumbwheel.stores.tables import feedback as feedback_table
 from thumbwheel.stores.tables import micros, time_of
 from thumbwheel.stores.tables import steps as steps_table
 
-PAGE = 200  # episodes read at a time
+PAGE = 200  # rows, or episodes, read at a time
 
 _later = feedback_table.alias("later")
 IN_FORCE = feedback_table.c.retracts.is_(False) & ~exists().where(
@@ -57,7 +57,7 @@ def pages(
     """Rows of `query` in order of `seq` above `after`, a page at a time; no page holds a connection after it is read."""
     left = limit
     while left is None or left > 0:
-        wanted = size if left is None else min(size, left)
+        wanted = PAGE if left is None else min(PAGE, left)
         rows = read(query.where(seq > after).order_by(seq).limit(wanted))
         if rows:
             yield rows

@@ -26,7 +26,6 @@ from thumbwheel.stores.failures import told_as_store_error
 from thumbwheel.stores.ingest import prepare_feedback, prepare_steps
 from thumbwheel.stores.writer import Writer
 
-ROWS = 500  # rows of one table read at a time
 T = TypeVar("T")
 
 
@@ -120,7 +119,7 @@ class SqlStore:
         """
         table = tables.steps
         query = select(table.c.seq, table.c.episode_id).where(table.c.opens.is_(True))
-        for rows in self._pages(query, table.c.seq, size=joining.PAGE):
+        for rows in self._pages(query, table.c.seq):
             ids = [row.episode_id for row in rows]
             with told_as_store_error(self.where), self._read_engine.begin() as connection:
                 found = joining.join(connection, ids, with_feedback_only=with_feedback_only, since=since)
@@ -236,9 +235,9 @@ class SqlStore:
             return connection.execute(query).all()
 
     def _pages(
-        self, query: Select[Any], seq: Any, *, after: int = -1, limit: int | None = None, size: int = ROWS
+        self, query: Select[Any], seq: Any, *, after: int = -1, limit: int | None = None
     ) -> Iterator[Sequence[Any]]:
-        return joining.pages(self._rows, query, seq, after=after, limit=limit, size=size)
+        return joining.pages(self._rows, query, seq, after=after, limit=limit)
 
     def _seq(self, table: Table, id: str | None) -> int:
         if id is None:
