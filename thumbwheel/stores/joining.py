@@ -52,7 +52,6 @@ def pages(
     *,
     after: int,
     limit: int | None,
-    size: int,
 ) -> Iterator[Sequence[Any]]:
     """Rows of `query` in order of `seq` above `after`, a page at a time; no page holds a connection after it is read."""
     left = limit
