@@ -57,7 +57,7 @@ Time = Annotated[datetime, AfterValidator(_utc)]
 Text = Annotated[str, AfterValidator(_plain_text)]
 Id = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_plain_text)]
 Json = Annotated[JsonValue, AfterValidator(_plain_json)]
-Place = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Role = Literal["end_user", "practitioner", "expert"]
 Origin = Literal["person", "simulated", "rule", "model"]
 StopReason = Literal[
@@ -130,8 +130,8 @@ class Step(Record):
     id: Id
     episode_id: Id
     task_id: Id
-    index: Place = 0
-    attempt: Place = 0
+    index: Index = 0
+    attempt: Index = 0
     state: Prompt
     action: Message
     result: tuple[Message, ...] = ()
@@ -139,7 +139,7 @@ class Step(Record):
     sampled: bool = True
     policy_version: Id | None = None
     behaviour_logp: float | None = None
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[Index, ...] | None = None
     tokenizer: Id | None = None
     at: Time
     surface: Id | None = None

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from thumbwheel import __version__
 from thumbwheel.config import Settings
 from thumbwheel.errors import NotFound, RecordError
-from thumbwheel.records import Feedback, Step, Time
+from thumbwheel.records import Feedback, Id, Step, Time
 from thumbwheel.stores.base import Store
 from thumbwheel.web.openapi import errors
 
 T = TypeVar("T")
-Key = Annotated[str | None, Query(min_length=1, max_length=200)]
+Key = Annotated[Id | None, Query()]
 
 
 class FeedbackList(BaseModel):
@@ -67,8 +67,8 @@ def routes(store: Store, settings: Settings, clock: Callable[[], datetime]) -> A
     """Every GET of the API. Handlers are plain functions: they read from disk, so they run beside the event loop."""
     router = APIRouter()
 
-    @router.get("/v1/steps/{id:path}", tags=["steps"], summary="One step", responses=errors(404, 503))
-    def step(id: str) -> Step:
+    @router.get("/v1/steps/{id:path}", tags=["steps"], summary="One step", responses=errors(404, 422, 503))
+    def step(id: Id) -> Step:
         return _found(store.step(id), "step", id)
 
     @router.get("/v1/feedback", tags=["feedback"], summary="Feedback in force", responses=errors(422, 503))
@@ -87,8 +87,8 @@ def routes(store: Store, settings: Settings, clock: Callable[[], datetime]) -> A
         found = store.feedback_for(task_id=task_id, episode_id=episode_id)
         return FeedbackList(feedback=[f for f in found if who in (None, f.who) and kind in (None, f.kind)])
 
-    @router.get("/v1/feedback/{id:path}", tags=["feedback"], summary="One feedback", responses=errors(404, 503))
-    def feedback(id: str) -> Feedback:
+    @router.get("/v1/feedback/{id:path}", tags=["feedback"], summary="One feedback", responses=errors(404, 422, 503))
+    def feedback(id: Id) -> Feedback:
         """As it was sent, with `received_at`; also when a later one supersedes it."""
         return _found(store.feedback(id), "feedback", id)
 
