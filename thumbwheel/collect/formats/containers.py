@@ -6,7 +6,6 @@ and nothing follows; the rows before it were given.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import zlib
@@ -18,6 +17,7 @@ from typing import IO, Any, NoReturn
 from thumbwheel.collect.formats.json_text import decode, json_values
 from thumbwheel.collect.formats.raw import RawRow
 from thumbwheel.collect.formats.tables import csv_rows, parquet_rows
+from thumbwheel.collect.formats.unzip import Unzipped
 from thumbwheel.errors import DataError, NotFound, explain
 
 CONTAINERS = ("jsonl", "json", "csv", "parquet")
@@ -101,7 +101,7 @@ def _open(path: Path) -> IO[bytes]:
 
 def _text(file: IO[bytes], path: Path, *, gzipped: bool) -> io.BufferedReader:
     """The file's bytes, unzipped, without a UTF-8 byte order mark. Raises DataError where they are no UTF-8 text."""
-    raw: Any = gzip.GzipFile(fileobj=file) if gzipped else file
+    raw: Any = Unzipped(file) if gzipped else file
     text = io.BufferedReader(raw, _PEEK)
     try:
         head = text.peek(_PEEK)[:_PEEK]

@@ -10,7 +10,8 @@ from typing import Any
 class RawRow:
     """`line` counts from 1: the line a row begins on; in Parquet the row. `raw` is its text, as far as there is any.
 
-    `value` is None where `problem` says why it could not be read. `broken`: the file ends here, before its end.
+    `value` is None where `problem` says why it could not be read. `broken`: rows after this one could not be
+    read, to the end of the file or of its row group.
     """
 
     line: int

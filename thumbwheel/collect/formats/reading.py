@@ -41,7 +41,7 @@ LOOK_AT = 50
 class Reject:
     """A row that could not be used: where it stands, why (`reason` is for counting, `detail` for reading), its text.
 
-    `broken`: the file could not be read from here on.
+    `broken`: the file could not be read from here on, to its end or to that of the row group.
     """
 
     line: int

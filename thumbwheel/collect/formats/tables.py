@@ -112,30 +112,26 @@ def parquet_rows(file: IO[bytes]) -> Iterator[RawRow]:
     """
     try:
         table = pq.ParquetFile(file, pre_buffer=False)
-        batches = table.iter_batches(batch_size=_BATCH, use_threads=False)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise DataError(
-            f"The Parquet file cannot be read; it was perhaps cut short: {str(error).rstrip('.')}."
-        ) from None
-    return _parquet_rows(batches, table.metadata.num_rows)
+        raise DataError(f"The Parquet file cannot be read; it was perhaps cut short: {_short(error)}.") from None
+    return _parquet_rows(table)
 
 
-def _parquet_rows(batches: Iterator[Any], total: int) -> Iterator[RawRow]:
-    number = 0
-    while True:
+def _parquet_rows(table: Any) -> Iterator[RawRow]:
+    """Row group by row group: one that is broken costs its own rows only."""
+    start = 0
+    for group in range(table.num_row_groups):
+        number, end = start, start + table.metadata.row_group(group).num_rows
         try:
-            batch = next(batches, None)
-            rows: list[dict[str, Any]] = batch.to_pylist() if batch is not None else []
+            for batch in table.iter_batches(batch_size=_BATCH, row_groups=[group], use_threads=False):
+                for row in batch.to_pylist():
+                    number += 1
+                    value = {name: _without_nulls(cell) for name, cell in row.items()}
+                    yield RawRow(number, json.dumps(value, ensure_ascii=False, default=str), value)
         except (pa.ArrowException, OSError, ValueError) as error:
-            left = f"rows {number + 1} to {total}"
-            yield RawRow(number + 1, "", None, f"The file is broken from here ({left}): {_short(error)}.", broken=True)
-            return
-        if batch is None:
-            return
-        for row in rows:
-            number += 1
-            value = {name: _without_nulls(cell) for name, cell in row.items()}
-            yield RawRow(number, json.dumps(value, ensure_ascii=False, default=str), value)
+            left = f"rows {number + 1} to {end}"
+            yield RawRow(number + 1, "", None, f"The file is broken here ({left}): {_short(error)}.", broken=True)
+        start = end
 
 
 def _without_nulls(value: Any) -> Any:
