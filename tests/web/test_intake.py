@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.web.rows import EVERY_KIND, rating, step, thumb
-from thumbwheel.config import ServerSettings, Settings
+from thumbwheel.config import RedactSettings, ServerSettings, Settings
 from thumbwheel.errors import RegistryError, SettingError
 from thumbwheel.feedback import kinds
 from thumbwheel.web.app import create_app
@@ -160,6 +160,21 @@ def test_text_of_all_kinds_survives(http):
 def test_any_id_can_be_asked_for(shared_http, id):
     assert shared_http.post("/v1/feedback", json=thumb(id)).status_code == 201
     assert shared_http.get(f"/v1/feedback/{quote(id, safe='')}").json()["id"] == id
+
+
+def test_personal_details_are_taken_out_before_the_disk(store, tmp_path):
+    """S4: with 'redact.enabled' no byte of them reaches the file, and a replay is still the same record."""
+    settings = Settings(redact=RedactSettings(enabled=True))
+    said = "write to jane.roe@example.org"
+    action = {"role": "assistant", "content": said}
+    with running(create_app(store, settings)) as url, httpx.Client(base_url=url) as http:
+        assert http.post("/v1/steps", json=step(action=action)).status_code == 201
+        assert http.post("/v1/steps", json=step(action=action)).status_code == 200
+        rows = [rating("edit", {"text": said}, comment=said)]
+        assert http.post("/v1/feedback/batch", json={"feedback": rows}).status_code == 200
+        assert http.get("/v1/steps/s1").json()["action"]["content"] == "write to <email>"
+        assert http.get("/v1/feedback/edit").json()["value"] == {"text": "write to <email>"}
+    assert b"jane.roe" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_a_kind_from_the_settings(store, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from typing import Any, Generic, Literal, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from thumbwheel.collect.redact import Redactor
 from thumbwheel.config import Settings
 from thumbwheel.errors import ConflictError, RecordError, SettingError, StoreError, ThumbwheelError, did_you_mean
 from thumbwheel.feedback import Kind, check, kinds
@@ -51,7 +52,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Intake(Generic[R]):
-    """How one type of record comes in: its name in one and in many, its schema, its check, its way to the store."""
+    """How one type of record comes in: its name in one and in many, its schema, its check, its way to the store.
+
+    `check` returns the record to be stored, with personal details taken out where the settings say so.
+    """
 
     noun: str
     plural: str
@@ -204,12 +208,16 @@ def kind_check(own: Sequence[str]) -> Callable[[Feedback], Feedback]:
 def routes(store: Store, settings: Settings, clock: Callable[[], datetime]) -> APIRouter:
     """POST /v1/steps, /v1/steps/batch, /v1/feedback, /v1/feedback/batch."""
     router = APIRouter()
-    steps = Intake("step", "steps", Step, lambda step: step, store.submit_steps, settings)
+    checked = kind_check(settings.server.kinds)
+    redactor = Redactor(settings.redact) if settings.redact.enabled else None
+    steps = Intake(
+        "step", "steps", Step, redactor.step if redactor else lambda step: step, store.submit_steps, settings
+    )
     feedback = Intake(
         "feedback",
         "feedback",
         Feedback,
-        kind_check(settings.server.kinds),
+        (lambda row: redactor.feedback(checked(row))) if redactor else checked,
         lambda rows: store.submit_feedback(rows, now=clock()),
         settings,
     )
