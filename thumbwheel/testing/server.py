@@ -55,8 +55,7 @@ def server_process(
     command = [sys.executable, "-c", program, *settings]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
+        url = process.stdout.readline().strip() if process.stdout is not None else ""
         if not url:
             raise ThumbwheelError(f"The server did not start (exit status {process.wait()}). Its own message is above.")
         yield ServerProcess(url, process)
