@@ -62,13 +62,16 @@ def export(
 ) -> None:
     """Write a view of the feedback to a file that other tools read."""
     from thumbwheel.collect.formats import write
+    from thumbwheel.collect.noise import NoiseFilter
     from thumbwheel.signals.views import views
 
     settings = settings_from(settings_file, overrides)
     made = views.get(view)
     with opened(settings) as store:
-        found = made(store.episodes(with_feedback_only=True), settings.feedback)
+        quiet = NoiseFilter(settings.feedback)
+        found = made(quiet(store.episodes(with_feedback_only=True)), settings.feedback)
     written = write(found.rows, file, format=format)
+    out.print(f"noise: {quiet.line()}", markup=False)
     out.print(f"{view}: {found.account.line()}", markup=False)
     out.print(written.line(), markup=False)
 

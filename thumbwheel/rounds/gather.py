@@ -15,6 +15,7 @@ from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter
 
+from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings, UpdateSettings
 from thumbwheel.errors import DataError
 from thumbwheel.formulas.preference import preference_losses
@@ -58,7 +59,8 @@ def gather(store: Store, settings: Settings, *, folder: Path, live: PolicyVersio
     `prompts` to measure on; `accounts` (one line each); counts of the feedback `by_kind` and by `origins`.
     """
     known = learned_already(store, live) if settings.round.data == "new" else set()
-    episodes = list(store.episodes(with_feedback_only=True))
+    quiet = NoiseFilter(settings.feedback)
+    episodes = list(quiet(store.episodes(with_feedback_only=True)))
     if not episodes:
         raise DataError(
             f"There is no feedback in {settings.store.url}. Import some (thumbwheel import FILE), "
@@ -68,7 +70,7 @@ def gather(store: Store, settings: Settings, *, folder: Path, live: PolicyVersio
     view = view_for(settings.update)
     pairs = _fresh(preferences(episodes, settings.feedback), known)
     pairs.account.check(settings.feedback.max_dropped_share)
-    accounts = {"preferences": pairs.account.line()}
+    accounts = {"noise": quiet.line(), "preferences": pairs.account.line()}
     train: Sequence[Row] = split_by_prompt(pairs.rows, share, seed)[0]
     if view != "preferences":
         rows = _view(view, episodes, settings, known)
