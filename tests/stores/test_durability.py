@@ -265,7 +265,7 @@ def test_closing_writes_what_was_queued_and_refuses_more(url: str) -> None:
     store.close()
     store.close()
     assert all(future.result(0).inserted for future in futures)
-    for act in (lambda: store.add_steps([a_step("late")]), lambda: store.promote("v1", now=NOON)):
+    for act in (lambda: store.add_steps([a_step("late")]), lambda: store.promote("v1", now=NOON), store.counts):
         with pytest.raises(StoreError, match="closed"):
             act()
     with open_store(url) as again:

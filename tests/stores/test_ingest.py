@@ -56,10 +56,19 @@ def test_text_that_no_database_takes_is_refused_before_it_is_queued(tmp_path: Pa
         assert store.counts()["feedback"] == 0
 
 
-def test_a_time_without_zone_is_refused() -> None:
+def test_a_time_without_zone_is_refused(tmp_path: Path) -> None:
     """F3."""
-    with pytest.raises(RecordError, match="time zone"):
-        prepare_feedback([a_thumb("f1")], now=datetime(2026, 1, 1))
+    noon = datetime(2026, 1, 1, 12)
+    with open_store(f"sqlite:///{tmp_path}/store.db") as store:
+        store.add_steps([a_step("s1")])
+        for act in (
+            lambda: store.add_feedback([a_thumb("f1")], now=noon),
+            lambda: list(store.episodes(since=noon)),
+            lambda: store.orphans(now=noon),
+            lambda: store.record_snapshot("h1", "h1.arrow", [], now=noon),
+        ):
+            with pytest.raises(RecordError, match="time zone"):
+                act()
 
 
 def test_a_field_that_a_later_version_adds_makes_no_conflict(tmp_path: Path) -> None:

@@ -124,6 +124,16 @@ def test_a_file_cut_short_is_told(tmp_path: Path) -> None:
         use()
 
 
+def test_any_path_is_told_as_it_is(tmp_path: Path) -> None:
+    """Bad input: spaces, accents and emoji in a path, and an error that names it readably."""
+    file = tmp_path / "räum 1" / "it's 🚀.db"
+    store = open_store(f"sqlite:///{file}")
+    store.close()
+    assert file.is_file()
+    with pytest.raises(StoreError, match="räum 1/it's 🚀"):
+        store.counts()
+
+
 def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     """S1: what a killed first opening may leave."""
     (tmp_path / "store.db").touch()

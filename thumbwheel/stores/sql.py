@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from datetime import datetime, timedelta
+from contextlib import contextmanager
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import URL, Connection, Select, Table, func, select
 
-from thumbwheel.errors import ConflictError, NotFound, RecordError
+from thumbwheel.errors import ConflictError, NotFound, RecordError, StoreError
 from thumbwheel.records import Episode, Feedback, Report, Step, Update
 from thumbwheel.stores import engine, erasing, joining, lineage, migrate, tables, versions
 from thumbwheel.stores.base import Erasure, PolicyVersion, Receipt
@@ -45,7 +46,8 @@ class SqlStore:
 
     def __init__(self, url: URL) -> None:
         self.url = url
-        self.where = url.render_as_string(hide_password=True).removeprefix("sqlite:///")
+        is_file = url.get_backend_name() == "sqlite"
+        self.where = str(url.database) if is_file else url.render_as_string(hide_password=True)
         self._read_engine = engine.reading(url)
         write_engine = engine.writing(url)
         try:
@@ -56,6 +58,7 @@ class SqlStore:
             write_engine.dispose()
             raise
         self._writer = Writer(write_engine, self.where)
+        self._closed = False
 
     # Writing
 
@@ -106,7 +109,7 @@ class SqlStore:
         """Feedback in force joined to the task or to the episode (with both: to either), in order of (at, id)."""
         if task_id is None and episode_id is None:
             raise RecordError("feedback_for needs a task_id or an episode_id.", field="task_id")
-        with told_as_store_error(self.where), self._read_engine.begin() as connection:
+        with self._reading() as connection:
             keys = {} if task_id is None else joining.keys_of_task(connection, task_id)
             keys |= {} if episode_id is None else joining.keys_of_episode(connection, episode_id)
             found = joining.feedback_in_force(connection, keys)
@@ -121,14 +124,14 @@ class SqlStore:
         query = select(table.c.seq, table.c.episode_id).where(table.c.opens.is_(True))
         for rows in self._pages(query, table.c.seq):
             ids = [row.episode_id for row in rows]
-            with told_as_store_error(self.where), self._read_engine.begin() as connection:
+            with self._reading() as connection:
                 found = joining.join(connection, ids, with_feedback_only=with_feedback_only, since=since)
             yield from found
 
     def orphans(self, *, now: datetime, older_than_h: float = 24.0) -> list[Feedback]:
         """Feedback that still waits for its target, received more than so many hours ago; oldest first."""
         table = tables.feedback
-        before = tables.micros(now - timedelta(hours=older_than_h))
+        before = tables.hours_before(now, older_than_h)
         query = select(table.c.record, table.c.received_us).where(
             table.c.waiting.is_(True), table.c.received_us < before
         )
@@ -142,7 +145,7 @@ class SqlStore:
         }
         counted["episodes"] = select(func.count()).where(tables.steps.c.opens.is_(True))
         counted["waiting"] = select(func.count()).where(tables.feedback.c.waiting.is_(True))
-        with told_as_store_error(self.where), self._read_engine.begin() as connection:
+        with self._reading() as connection:
             return {name: connection.scalar(query) or 0 for name, query in counted.items()}
 
     # People
@@ -215,6 +218,7 @@ class SqlStore:
 
     def close(self) -> None:
         """Write what is queued, then close every connection. Closing twice is harmless."""
+        self._closed = True
         self._writer.close()
         self._read_engine.dispose()
 
@@ -226,12 +230,20 @@ class SqlStore:
     ) -> None:
         self.close()
 
-    def _read(self, run: Callable[[Connection], T]) -> T:
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the store. Raises StoreError, also where the store was closed."""
+        if self._closed:
+            raise StoreError(f"The store '{self.where}' is closed. Open it again with open_store.")
         with told_as_store_error(self.where), self._read_engine.begin() as connection:
+            yield connection
+
+    def _read(self, run: Callable[[Connection], T]) -> T:
+        with self._reading() as connection:
             return run(connection)
 
     def _rows(self, query: Select[Any]) -> Sequence[Any]:
-        with told_as_store_error(self.where), self._read_engine.begin() as connection:
+        with self._reading() as connection:
             return connection.execute(query).all()
 
     def _pages(

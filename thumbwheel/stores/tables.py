@@ -8,6 +8,7 @@ of arrival. A feedback's `target_key` is the most specific thing its target name
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import (
@@ -22,6 +23,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
+
+from thumbwheel.errors import RecordError, explain
 
 metadata = MetaData(
     naming_convention={
@@ -152,8 +155,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(time: datetime) -> int:
-    """Microseconds since 1970 in UTC; exact."""
+    """Microseconds since 1970 in UTC; exact. Raises RecordError for a time without zone."""
+    if time.tzinfo is None:
+        raise RecordError(explain("A time must carry a time zone.", allowed="datetime.now(UTC)", got=str(time)))
     return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def hours_before(time: datetime, hours: float) -> int:
+    """`micros` of so many hours before; what lies before all times a database can hold is the first of them."""
+    if not math.isfinite(hours):
+        raise RecordError(explain("A number of hours must be finite.", got=hours))
+    return max(micros(time) - round(hours * 3.6e9), -(2**62))
 
 
 def time_of(us: int) -> datetime:

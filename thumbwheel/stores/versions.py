@@ -44,8 +44,7 @@ def add(connection: Connection, version: PolicyVersion) -> None:
             explain("The status of a version is not known.", allowed=", ".join(STATUSES), got=version.status),
             field="status",
         )
-    if version.at.tzinfo is None:
-        raise RecordError(explain("The time of a version must carry a time zone.", got=str(version.at)), field="at")
+    at_us = micros(version.at)
     row = connection.execute(select(versions).where(versions.c.id == version.id)).first()
     if row is not None:
         stored = version_of(row)
@@ -70,7 +69,7 @@ def add(connection: Connection, version: PolicyVersion) -> None:
             status=status,
             update_id=version.update_id,
             report_id=version.report_id,
-            at_us=micros(version.at),
+            at_us=at_us,
         )
     )
     if version.status == "live":

@@ -217,6 +217,9 @@ class Joins(Opened):
         now = NOON + timedelta(hours=25)
         assert [item.id for item in store.orphans(now=now)] == ["old"]
         assert [item.id for item in store.orphans(now=now, older_than_h=4.5)] == ["old", "young"]
+        assert store.orphans(now=now, older_than_h=1e30) == []
+        with pytest.raises(RecordError, match="finite"):
+            store.orphans(now=now, older_than_h=float("nan"))
         store.add_steps([a_step("gone", episode="e2")])
         assert store.orphans(now=now + timedelta(days=30)) == []
 
