@@ -101,8 +101,8 @@ def _recognise_chat(row: Row) -> str | None:
     talk = next((name for name in TALK if is_messages(row.peek(name))), None)
     if all(is_messages(side) or is_message(side) for side in sides):
         return f"chosen and rejected are messages{f', {talk} too' if talk else ', which begin with the prompt'}"
-    if talk and all(isinstance(side, str) for side in sides):
-        return f"{talk} is a list of messages, chosen and rejected are text"
+    if talk and all(isinstance(side, str) or is_messages(side) or is_message(side) for side in sides):
+        return f"{talk} is a list of messages, chosen and rejected are text or messages"
     return None
 
 
