@@ -119,6 +119,10 @@ class Registry(Opened):
         assert store.promote("v1", now=NOON, report_id="r1").report_id == "r1"
         with pytest.raises(NotFound, match="'r2'"):
             store.promote("v1", now=NOON, report_id="r2")
+        store.add_version(a_version("v2"))
+        with pytest.raises(NotFound, match="'r2'"):
+            store.promote("v2", now=NOON, report_id="r2")
+        assert [version.status for version in store.versions()] == ["live", "candidate"]
         with pytest.raises(ConflictError, match="live"):
             store.hold("v1", now=NOON)
         for act in (store.promote, store.hold):
