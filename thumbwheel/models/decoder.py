@@ -5,7 +5,9 @@ Llama, Mistral and Qwen2 are read so; every other architecture runs through tran
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from thumbwheel.models import fused
 from thumbwheel.models.adapters import LowRank
 from thumbwheel.models.packed import AttentionPlan
+from thumbwheel.models.shapes import shortest_window
+
+
+class Attend(Protocol):
+    """Attention of one layer: columns [q | k | v] (N, (H + 2K)·E) -> (N, H·E)."""
+
+    def __call__(self, layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor: ...
+
 
 READ = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -38,7 +48,8 @@ class Joined:
 
     def weight(self, dtype: torch.dtype) -> Tensor:
         """(out, in) in `dtype`."""
-        weights: list[Tensor] = [layer.weight for layer in self._linears()]
+        weights: list[Tensor] = []
+        weights.extend(layer.weight for layer in self._linears())
         if len(weights) == 1:
             return weights[0].to(dtype)
         if any(w.requires_grad for w in weights):
@@ -56,7 +67,7 @@ class Joined:
         linears = self._linears()
         if all(layer.bias is None for layer in linears):
             return None
-        parts = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
+        parts: list[Tensor] = [x.weight.new_zeros(x.out_features) if x.bias is None else x.bias for x in linears]
         return torch.cat(parts).to(dtype)
 
     def adapter(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
@@ -91,13 +102,11 @@ class Layer:
         self.gate_up = Joined(mlp, "gate_proj", "up_proj")
         self.down = Joined(mlp, "down_proj")
         self.scale = float(attention.scaling)
+        self.head_width = int(attention.head_dim)
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, plan: AttentionPlan, heads: tuple[int, int], at: Tensor | None
-    ) -> Tensor:
-        """(N, D) -> (N, D), or (len(at), D) at the asked places."""
-        qkv = self.qkv(norm(self.norms[0], x))
-        mixed = fused.attention(qkv, cos, sin, plan, heads, self.scale)
+    def forward(self, x: Tensor, attend: Callable[[Tensor], Tensor], at: Tensor | None) -> Tensor:
+        """(N, D) -> (N, D), or (len(at), D) at the asked places. `attend` maps columns [q | k | v] to mixed values."""
+        mixed = attend(self.qkv(norm(self.norms[0], x)))
         if at is not None:
             mixed, x = mixed[at], x[at]
         x = self.o(mixed, x)
@@ -119,7 +128,7 @@ class Decoder:
         self.layers = [Layer(layer) for layer in trunk.layers]
         self.final = trunk.norm
         self.heads = (int(config.num_attention_heads), int(config.num_key_value_heads))
-        self.window: int | None = getattr(config, "sliding_window", None)
+        self.window = shortest_window(config)
         self.checkpointing = False
 
     @classmethod
@@ -128,27 +137,34 @@ class Decoder:
         config = network.config
         if type(network).__name__ not in READ or config.hidden_act not in ("silu", "swish"):
             return None
-        if getattr(config, "use_sliding_window", True) is False:
-            decoder = cls(network)
-            decoder.window = None
-            return decoder
         return cls(network)
 
     def fits(self, plan: AttentionPlan) -> bool:
         """Whether no row is longer than the sliding window, inside which it changes nothing."""
-        return self.window is None or plan.longest <= self.window
+        return plan.longest <= self.window
 
     def hidden(
         self, ids: Tensor, positions: Tensor, plan: AttentionPlan, dtype: torch.dtype, at: Tensor | None = None
     ) -> Tensor:
         """(N, D) final hidden states in `dtype`, or (len(at), D) of the asked places only."""
+
+        def attend(layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            return fused.attention(qkv, cos, sin, plan, self.heads, self.layers[layer].scale)
+
+        return self.run(ids, positions, attend, dtype, at)
+
+    def run(
+        self, ids: Tensor, positions: Tensor, attend: Attend, dtype: torch.dtype, at: Tensor | None = None
+    ) -> Tensor:
+        """The trunk with attention of the caller's: `attend(layer, [q | k | v] columns, cos, sin)` -> (N, H·E)."""
         x = nn.functional.embedding(ids, self.embedding.weight).to(dtype)
         cos, sin = self.rotary(x[None], positions[None])
         cos, sin = cos[0][:, None], sin[0][:, None]
         for index, layer in enumerate(self.layers):
+            mix = partial(attend, index, cos=cos, sin=sin)
             asked = at if index == len(self.layers) - 1 else None
             if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(layer.forward, x, cos, sin, plan, self.heads, asked, use_reentrant=False)
+                x = checkpoint(layer.forward, x, mix, asked, use_reentrant=False)
             else:
-                x = layer.forward(x, cos, sin, plan, self.heads, asked)
+                x = layer.forward(x, mix, asked)
         return norm(self.final, x)

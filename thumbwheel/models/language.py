@@ -5,6 +5,7 @@ Axes: N packed token, M trained token, R row, D hidden width.
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -74,7 +75,8 @@ class LanguageModel(nn.Module):
         """D."""
         return int(self.config.get_text_config().hidden_size)
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """What transformers' own modules run in: nothing where the weights are in the compute dtype already."""
         if self.network.dtype == self.compute_dtype:
             return nullcontext()
         return torch.autocast(self.device.type, self.compute_dtype)
@@ -96,7 +98,7 @@ class LanguageModel(nn.Module):
             usual = config._attn_implementation
             config._attn_implementation = ATTENTION_NAME
             try:
-                with self._autocast():
+                with self.autocast():
                     out = self.trunk(
                         input_ids=self._long(batch.ids)[None],
                         position_ids=self._long(batch.positions)[None],
@@ -109,7 +111,7 @@ class LanguageModel(nn.Module):
                 pass
             finally:
                 config._attn_implementation = usual
-        with self._autocast():
+        with self.autocast():
             return hidden_padded(self.trunk, batch, pad_id=self.template.end_id, device=self.device)
 
     def _long(self, values: Any) -> Tensor:
@@ -145,12 +147,18 @@ class LanguageModel(nn.Module):
         Raises ModelError when all weights are trained: there the reference is computed before the first step
         (`thumbwheel.models.reference`).
         """
-        found = [adapter for _, adapter in adapters.adapters_of(self.network)]
-        if not found and any(parameter.requires_grad for parameter in self.network.parameters()):
+        if not self.adapted() and any(parameter.requires_grad for parameter in self.network.parameters()):
             raise ModelError(
                 "The reference of a model whose weights are all trained is gone after the first step. "
                 "Use 'reference_logps' before training, or set model.adapter='lora'."
             )
+        with self.reference_now():
+            yield self
+
+    @contextmanager
+    def reference_now(self) -> Iterator[LanguageModel]:
+        """As `reference`, but taken before the first step, when a model without adapters is still its own reference."""
+        found = [adapter for _, adapter in adapters.adapters_of(self.network)]
         for adapter in found:
             adapter.use_reference = True
         try:
@@ -159,21 +167,39 @@ class LanguageModel(nn.Module):
             for adapter in found:
                 adapter.use_reference = False
 
+    def adapted(self) -> bool:
+        """Whether adapters are there."""
+        return any(True for _ in adapters.adapters_of(self.network))
+
+    def weights_in_force(self) -> str:
+        """SHA-256 over every weight that the next forward pass uses: inside `reference()`, the reference's."""
+        digest = hashlib.sha256()
+        own = {id(p) for _, adapter in adapters.adapters_of(self.network) for p in (adapter.a, adapter.b)}
+        tensors = [(name, p) for name, p in self.network.named_parameters() if id(p) not in own]
+        for name, adapter in adapters.adapters_of(self.network):
+            factors = adapter.factors()
+            if factors is not None and bool(factors[1].any()):
+                tensors += [(f"{name}.a", factors[0]), (f"{name}.b", factors[1] * adapter.scale)]
+        for name, tensor in tensors:
+            plain = name.replace(".base.", ".")  # a wrapped layer's weight is the same weight
+            digest.update(f"{plain} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
     def make_trainable(self, settings: ModelSettings, *, seed: int) -> list[nn.Parameter]:
         """Say which weights learn, and return them: fresh or continued adapters (`lora`), or everything (`full`).
 
         After this `reference()` is the model as it is now.
         """
         self.network.requires_grad_(False)
-        present = any(True for _ in adapters.adapters_of(self.network))
         if settings.adapter == "full":
-            if present:
+            if self.adapted():
                 raise ModelError(
                     "This version is an adapter on a base model; all weights cannot be trained on top of it. "
                     "Set model.adapter='lora', or merge the adapter first ('merge_adapters')."
                 )
             self.network.float().requires_grad_(True)
-        elif present:
+        elif self.adapted():
             adapters.continue_adapters(self.network, r=settings.lora_r, seed=seed)
         else:
             targets = adapters.target_names(self.network, settings.lora_targets)
@@ -218,7 +244,7 @@ class LanguageModel(nn.Module):
         self.base = None
 
     def write(self, target: Path, notes: dict[str, Any]) -> None:
-        adapted = any(True for _ in adapters.adapters_of(self.network))
+        adapted = self.adapted()
         if adapted and self.base is None:
             raise ModelError("An adapter is saved without its base model, and this model does not know where that is.")
         if adapted and self.base is not None:

@@ -24,6 +24,10 @@ ATTENTION_NAME = "thumbwheel_packed"
 BLOCK = 256  # tokens of a stretch, and of the largest family that is kept whole
 
 
+class DoesNotFit(Exception):
+    """A network's attention cannot follow a plan; the padded path serves it."""
+
+
 @dataclass(frozen=True)
 class Block:
     """Queries start:stop of the line; the stretches of the line that are their keys; and what is hidden from them.
@@ -100,10 +104,16 @@ def attention_for_transformers(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    plan: AttentionPlan,
+    plan: AttentionPlan | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The form that transformers calls: query (1, H, N, E), key and value (1, K, N, E) -> (1, N, H, E). No dropout."""
+    """The form that transformers calls: query (1, H, N, E), key and value (1, K, N, E) -> (1, N, H, E). No dropout.
+
+    Raises DoesNotFit where the network keeps the plan from its attention, or caps its scores.
+    """
+    if plan is None or softcap is not None:
+        raise DoesNotFit(type(module).__name__)
     out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
     grouped = query.shape[1] != key.shape[1]
     parts = []

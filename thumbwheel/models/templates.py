@@ -116,6 +116,10 @@ class ChatTemplate:
         """Ids a sampler starts from: the prompt, up to where the answer begins."""
         return self._ids(self.render(prompt, open_answer=True), first=True)
 
+    def text_of(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, control tokens left out, spaces as they are."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
     def encode(
         self,
         prompt: Prompt,
@@ -187,6 +191,29 @@ class ChatTemplate:
     def _answer_ids(self, body: str, message: Message, *, ended: bool) -> list[int]:
         ids = self._ids(body, plain=not message.tool_calls)
         return [*ids, self.end_id] if ended else ids
+
+
+def fit(row: TokenRow, *, max_length: int, overlong: str, bos_id: int | None = None) -> TokenRow | None:
+    """The row if it fits `max_length` tokens; otherwise by policy: None (`drop`), its first tokens (`keep_start`), or its
+    last ones behind its BOS (`keep_end`). No token is ever changed: a cut answer is not made to look complete.
+
+    None also where the cut leaves no trained token.
+    """
+    extra = len(row) - max_length
+    if extra <= 0:
+        return row
+    if overlong == "drop":
+        return None
+    if overlong == "keep_start":
+        kept = np.arange(max_length)
+    else:
+        opening = 1 if bos_id is not None and row.ids[0] == bos_id and max_length > 1 else 0
+        kept = np.concatenate([np.arange(opening), np.arange(extra + opening, len(row))])
+    trained = row.trained[kept].copy()
+    trained[0] = False
+    if not trained.any():
+        return None
+    return TokenRow(ids=row.ids[kept], trained=trained, shared=int((kept < row.shared).sum()))
 
 
 def _changed(name: str, what: str) -> str:
