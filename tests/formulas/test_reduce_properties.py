@@ -127,6 +127,15 @@ def test_standardise_by_group_leaves_out_what_does_not_count() -> None:
     assert result[1].tolist() == [0.0] * 4
 
 
+@pytest.mark.parametrize("function", [reduce.standardise, reduce.scale_only])
+def test_equal_values_have_a_finite_gradient(function: object) -> None:
+    """R7: the square root of a variance of 0 has none, and must not be asked."""
+    x = torch.full((6,), 0.3, requires_grad=True)
+    function(x, torch.ones(6, dtype=torch.bool), unbiased=True).sum().backward()  # type: ignore[operator]
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (3, 0)])
 def test_an_empty_batch_is_no_error(shape: tuple[int, ...]) -> None:
     """P5, R7: nothing in, nothing out; sums and means of nothing are 0."""

@@ -126,6 +126,18 @@ def test_bootstrap_against_scipy(method: Literal["percentile", "bca"]) -> None:
     assert ours.high == pytest.approx(theirs.high, abs=0.04 * width)
 
 
+def test_bca_of_a_symmetric_count_is_the_percentile_interval() -> None:
+    """E1: 20 heads in 40: no skew and, with resamples equal to the value counted half, no bias; 1/40 is one step."""
+    coins = np.array([0.0, 1.0] * 20)
+    percentile, bca = (
+        stats.bootstrap(lambda i: float(coins[i].mean()), 40, rng=dice(6), resamples=4000, method=method)  # type: ignore[arg-type]
+        for method in ("percentile", "bca")
+    )
+    assert bca.low == pytest.approx(percentile.low, abs=0.013)
+    assert bca.high == pytest.approx(percentile.high, abs=0.013)
+    assert (bca.low, bca.high) == pytest.approx((0.35, 0.65), abs=0.013)
+
+
 def test_clusters_are_drawn_whole() -> None:
     """E1, E2: every resample holds each drawn cluster's rows, all of them, as often as it was drawn, however they lie."""
     cluster = np.array(["b", "a", "c", "a", "b", "b"])

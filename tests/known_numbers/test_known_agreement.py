@@ -211,6 +211,8 @@ def test_the_plain_rule_over_ten_golds() -> None:
     """Q5: 8.8 % false alarms a look at .89, and a real fall to .74 is found half of the time."""
     stopped = [k for k in range(11) if plain_shortfall(k, 10, accuracy=0.89)]
     assert stopped == list(range(8))
+    for hundredths in range(20, 100, 5):  # exactly 15 points off is not over 15 points off
+        assert not plain_shortfall(hundredths - 15, 100, accuracy=hundredths / 100)
 
     def chance(p: float) -> float:
         return sum(math.comb(10, k) * p**k * (1 - p) ** (10 - k) for k in stopped)

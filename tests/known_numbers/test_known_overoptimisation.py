@@ -65,6 +65,8 @@ def test_rl_curve_and_peak() -> None:
 def test_no_peak_says_why() -> None:
     """E3."""
     assert over.best_of_n_peak(alpha=1.0, beta=0.0).value is None
+    assert over.best_of_n_peak(alpha=0.0, beta=1.0).value is None
     assert over.rl_peak(alpha=1.0, beta=-1.0).value is None
+    assert over.rl_peak(alpha=1.0, beta=0.0).value is None
     with pytest.raises(ValueError, match="cannot be negative"):
         over.rl_gold(np.array([-0.1]), alpha=1.0, beta=1.0)

@@ -142,7 +142,7 @@ def test_kto_kl_refuses_a_batch_of_one() -> None:
 
 def test_mean_nll_and_implicit_reward() -> None:
     """P2: -(-6)/3 = 2 with slope -⅓; .1 · (-1 + 3) = .2."""
-    assert preference.mean_nll(t(-6), torch.tensor([3])).item() == 2.0
+    assert preference.mean_nll(t(-6, -6, 0), torch.tensor([3, 1, 0])).tolist() == [2.0, 6.0, 0.0]
     assert gradient(lambda x: preference.mean_nll(x, torch.tensor([3])), t(-6)) == pytest.approx([-1 / 3])
     assert preference.implicit_reward(t(-1), t(-3), beta=0.1).item() == pytest.approx(0.2)
 

@@ -26,6 +26,11 @@ def test_three_ways_to_aggregate_tokens() -> None:
     assert reduce.constant_length_mean(LOSS, MASK, length=8).item() == 0.875
 
 
+def test_a_constant_length_of_one_token() -> None:
+    """P5: L = 1 is allowed and gives the mean of the sums, (2 + 12)/2."""
+    assert reduce.constant_length_mean(LOSS, MASK, length=1).item() == 7.0
+
+
 def test_gradients_of_the_three_ways() -> None:
     """P2: a token's weight is 1/8; 1/4 or 1/12; 1/16."""
     for aggregate, short, long in (

@@ -151,6 +151,10 @@ def test_length_controlled_win_rate_at_the_edges() -> None:
     assert accuracy.length_controlled_win_rate([1, 1, 0], [0, 0, 0]).value == pytest.approx(2 / 3)
     assert accuracy.length_controlled_win_rate([1, 1, 1], [1, 2, 3]).value == 1.0
     assert accuracy.length_controlled_win_rate([1, 1, 0], [5, 5, 5]).value is None
+    thirds = [1e9 / 7] * 7  # whose standard deviation is rounding noise, not 0
+    assert accuracy.length_controlled_win_rate([1, 1, 0, 0, 0, 1, 1], thirds).value is None
+    strong = accuracy.length_controlled_win_rate([1, 1, 1, 0], [9, 9, 9, -9], ridge=1e9).value
+    assert strong == pytest.approx(0.75, abs=1e-6)  # with length held to no effect, the plain rate
     assert accuracy.length_controlled_win_rate([], []).reason == "there are no comparisons"
 
 
