@@ -101,6 +101,7 @@ class Ours(Work):
             "lr": self.rate, "batch_size": hp.batch, "weight_decay": 0.0, "eval_share": 0.0, "seed": self.workload.SEED,
             "checkpoint_every_steps": 10**6,
         }  # fmt: skip
+        self.folder = Path(tempfile.mkdtemp())
         make = {"sft": self.sft, "rm": self.rm, "dpo": self.dpo}[self.trainer]
         self.settings, self.task = make(common)
 
@@ -137,7 +138,7 @@ class Ours(Work):
             [Unit(row.name, row.rows, Pair(1.0, 1.0)) for row in self.encoded(side, preference_rows, Preference)]
             for side in (self.train, self.held)
         )
-        return settings, Dpo(self.model, train, with_reference(self.model, held, settings, None), settings)
+        return settings, Dpo(self.model, train, with_reference(self.model, held, settings, self.folder), settings)
 
     def measure(self) -> tuple[Any, dict[str, float]]:
         """Seconds, memory and tokens of the training, and the held-out figures after it."""
@@ -155,7 +156,7 @@ class Ours(Work):
             if isinstance(task, Dpo):
                 meter.__enter__()
                 began = time.perf_counter()
-                task.units = with_reference(self.model, task.units, self.settings, None)
+                task.units = with_reference(self.model, task.units, self.settings, Path(folder))
                 reference_s = time.perf_counter() - began
             fit(task, self.settings, Path(folder), watcher=watch, progress=False)
         meter.span["reference"] = reference_s

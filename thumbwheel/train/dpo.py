@@ -25,7 +25,7 @@ from thumbwheel.train.kto import kto
 from thumbwheel.train.loop import FitResult, Losses, Task
 from thumbwheel.train.reward import agreement, preference_of
 from thumbwheel.train.rows import Lengths, encode, preference_rows
-from thumbwheel.train.stage import How, run, sides
+from thumbwheel.train.stage import REFERENCE, How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column
 
 log = logging.getLogger("thumbwheel.train")
@@ -110,7 +110,7 @@ def dpo(
 ) -> FitResult:
     """Train `model` in place on pairs (on labelled answers for KTO) and save it in `folder`/model.
 
-    The reference is the model as it comes in; its log-probabilities are computed once, and kept in `cache` where given.
+    The reference is the model as it comes in; its log-probabilities are computed once, and kept in `cache` (`folder`/reference where none is named).
     Raises SettingError (an option that the loss does not have, or one that it needs), DataError, and as `fit` does.
     """
     spec, _ = loss_of(settings)
@@ -126,7 +126,9 @@ def dpo(
             max_unusable_share=settings.max_unusable_share, is_tie=lambda pair: preference_of(pair) == 0.5,
         )  # fmt: skip
         pairs = [Unit(row.name, row.rows, Pair(preference_of(row.record), row.record.weight)) for row in encoded.rows]
-        units.append(with_reference(model, pairs, settings, cache) if spec.needs_reference else pairs)
+        units.append(
+            with_reference(model, pairs, settings, cache or folder / REFERENCE) if spec.needs_reference else pairs
+        )
         accounts.append(encoded.account)
     task = Dpo(model, units[0], units[1], settings)
     result = run(task, settings, folder, save=model.save, template=model.template, account=accounts[0], how=how)
@@ -137,11 +139,11 @@ def dpo(
 
 
 def with_reference(
-    model: LanguageModel, units: Sequence[Unit[Pair]], settings: UpdateSettings, cache: Path | None
+    model: LanguageModel, units: Sequence[Unit[Pair]], settings: UpdateSettings, cache: Path
 ) -> list[Unit[Pair]]:
     """The units with the log-probabilities that the model as it is now gives their answers."""
     rows = [row for unit in units for row in unit.rows]
-    logps = iter(reference_logps(model, rows, max_tokens=settings.tokens_per_micro_batch, cache=cache).tolist())
+    logps = iter(reference_logps(model, rows, cache, max_tokens=settings.tokens_per_micro_batch).tolist())
     return [replace(unit, label=replace(unit.label, reference=(next(logps), next(logps)))) for unit in units]
 
 

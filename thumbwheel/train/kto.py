@@ -27,7 +27,7 @@ from thumbwheel.signals.accounts import Account
 from thumbwheel.train.choice import loss_of, must_be
 from thumbwheel.train.loop import FitResult, Losses, Task
 from thumbwheel.train.rows import Encoded, Lengths, encode, labelled_rows
-from thumbwheel.train.stage import How, run, sides
+from thumbwheel.train.stage import REFERENCE, How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column, in_micro_batches
 
 
@@ -137,7 +137,7 @@ def kto(
         neutral = len(side) - encoded.account.read
         accounts.append(replace(encoded.account, read=len(side), unscored=neutral))
         answers = matched(encoded.rows, seed=settings.seed, max_tokens=lengths.max_tokens)
-        units.append(with_reference(model, answers, settings, cache))
+        units.append(with_reference(model, answers, settings, cache or folder / REFERENCE))
     task = Kto(model, units[0], units[1], settings)
     return run(task, settings, folder, save=model.save, template=model.template, account=accounts[0], how=how)
 
@@ -185,11 +185,11 @@ def matched(rows: Sequence[Encoded[Labelled]], *, seed: int, max_tokens: int) ->
 
 
 def with_reference(
-    model: LanguageModel, units: Sequence[Unit[Thumb]], settings: UpdateSettings, cache: Path | None
+    model: LanguageModel, units: Sequence[Unit[Thumb]], settings: UpdateSettings, cache: Path
 ) -> list[Unit[Thumb]]:
     """The units with the log-probabilities that the model as it is now gives own and mismatched answers."""
     rows = [row for unit in units for row in (unit.rows[0], unit.label.mismatched)]
-    logps = iter(reference_logps(model, rows, max_tokens=settings.tokens_per_micro_batch, cache=cache).tolist())
+    logps = iter(reference_logps(model, rows, cache, max_tokens=settings.tokens_per_micro_batch).tolist())
     return [
         replace(unit, label=replace(unit.label, reference=next(logps), reference_mismatched=next(logps)))
         for unit in units

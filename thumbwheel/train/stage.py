@@ -21,7 +21,7 @@ from thumbwheel.train.loop import FitResult, StepReport, Task, fit
 log = logging.getLogger("thumbwheel.train")
 R = TypeVar("R", bound=HasPrompt)
 L = TypeVar("L")
-MODEL = "model"
+MODEL, REFERENCE = "model", "reference"
 SAMPLED = 1024  # values of a tensor that its fingerprint reads
 
 
