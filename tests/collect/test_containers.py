@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import gzip
 import json
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,10 @@ def header_twice(folder: Path) -> Path:
     return written(folder / "f.csv", "prompt,chosen,chosen\n1,2,3\n")
 
 
+def a_device(folder: Path) -> Path:
+    return Path("/dev/null")
+
+
 def all_broken(folder: Path) -> Path:
     return jsonl(folder / "f.jsonl", "{oops", "{again")
 
@@ -115,6 +121,7 @@ USELESS = [
     (text_named_parquet, "not a Parquet file"),
     (header_only, "holds no row"),
     (header_twice, "each once"),
+    (a_device, "is no regular file"),
     (all_broken, "No row of .* can be read. Line 1: The row is not JSON"),
     (lists_only, "No row of .* can be read. Line 1: The row is no JSON object but a list"),
 ]
@@ -304,8 +311,6 @@ def test_null_keys_of_parquet_do_not_leak_into_json(tmp_path: Path) -> None:
 
 
 def test_rows_of_parquet_are_numbered_and_keep_dates(tmp_path: Path) -> None:
-    from datetime import UTC, datetime
-
     when = datetime(2023, 5, 18, 19, 57, 27)
     table = {
         "prompt": ["a", None, "c"],
@@ -353,6 +358,28 @@ def test_pieces_of_a_large_array_come_back_whole(tmp_path: Path) -> None:
     assert rejects == []
     assert [made.steps[0].state[0].content for made in good] == [row["prompt"] for row in many]
     assert [made.steps[0].tags["line"] for made in good[:3]] == ["2", "7", "12"]
+
+
+def test_a_file_name_that_is_not_utf8_does_no_harm(tmp_path: Path) -> None:
+    good, rejects = rows_of(jsonl(tmp_path / "f\udce9.jsonl", ROW))
+    assert (len(good), rejects) == (1, [])
+
+
+def test_parquet_of_large_strings_categories_decimals_and_zoned_times(tmp_path: Path) -> None:
+    when = datetime(2023, 5, 18, 21, 57, 27, tzinfo=timezone(timedelta(hours=2)))
+    table = pa.table(
+        {
+            "prompt": pa.array(["2+2="], pa.large_string()),
+            "response": pa.array(["4"]).dictionary_encode(),
+            "rating": pa.array([Decimal("4.0")], pa.decimal128(3, 1)),
+            "timestamp": pa.array([when], pa.timestamp("us", "Europe/Berlin")),
+        }
+    )
+    pq.write_table(table, tmp_path / "f.parquet")
+    (made,), rejects = rows_of(tmp_path / "f.parquet")
+    assert rejects == []
+    assert (made.feedback[0].kind, made.feedback[0].value) == ("stars", {"stars": 4})
+    assert made.feedback[0].at == when
 
 
 @pytest.mark.parametrize(

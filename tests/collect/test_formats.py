@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from made_files import NOW, jsonl, load, rows_of
 
-from thumbwheel.collect.formats import formats
+from thumbwheel.collect.formats import formats, read
+from thumbwheel.collect.formats.base import Draft, DraftStep, FileFormat, Said, pair
+from thumbwheel.collect.formats.row import Row
 from thumbwheel.config import FeedbackSettings
-from thumbwheel.errors import DataError, RegistryError
+from thumbwheel.errors import DataError, RecordError, RegistryError
 from thumbwheel.records import Message
 from thumbwheel.signals.views import demonstrations, labelled, preferences, process_labelled, transitions
 
@@ -31,6 +34,11 @@ PAIRS = {
     "preference-chat-text": {"prompt": [USER], "chosen": "4", "rejected": "5"},
     "preference-chat-implicit": {"chosen": [USER, FOUR], "rejected": [USER, FIVE]},
     "preference-chat-both": {"prompt": "2+2=", "chosen": [USER, FOUR], "rejected": [USER, FIVE]},
+    "preference-chat-json-text": {
+        "chosen": f"[{json.dumps(USER)}, {json.dumps(FOUR)}]",
+        "rejected": json.dumps([USER, FIVE]),
+    },
+    "preference-chat-mixed": {"prompt": [USER], "chosen": "4", "rejected": [FIVE]},
     "preference-chat-sharegpt": {
         "conversations": [{"from": "human", "value": "2+2="}],
         "chosen": {"from": "gpt", "value": "4"},
@@ -258,6 +266,8 @@ BAD = [
     ({"prompt": " \n", "chosen": "4", "rejected": "5"}, "The prompt is empty"),
     ({"prompt": "2+2=", "chosen": "4\n", "rejected": " 4"}, "Chosen and rejected are the same"),
     ({"prompt": "2+2=", "chosen": "a\x00b", "rejected": "5"}, "U+0000"),
+    ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "annotator": "x" * 300}, "who"),
+    ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "timestamp": 1.7e18}, "The column 'timestamp' is no time"),
     ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "time": "soon"}, "The column 'time' is no time"),
     ({"prompt": "2+2=", "chosen": "4", "rejected": "5", "reasons": ["x" * 300]}, "reasons"),
     ('{"prompt": "2+2=", "chosen": "\\ud800", "rejected": "5"}', "surrogate"),
@@ -403,3 +413,29 @@ def test_a_format_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_some_bad_rows_at_the_top_do_not_hide_the_format(tmp_path: Path) -> None:
     good, rejects = rows_of(jsonl(tmp_path / "f.jsonl", "oops", {"foo": 1}, *[PAIRS["preference"]] * 3))
     assert (len(good), [reject.line for reject in rejects]) == (3, [1, 2])
+
+
+def test_a_format_of_ones_own_by_module_and_name(tmp_path: Path) -> None:
+    good, rejects = rows_of(
+        jsonl(tmp_path / "f.jsonl", {"q": "2+2=", "good": "4", "poor": "5"}), format=f"{__name__}:MINE"
+    )
+    assert ([step.action.content for step in good[0].steps], rejects) == (["4", "5"], [])
+    with pytest.raises(RegistryError, match="is no FileFormat but dict"):
+        rows_of(tmp_path / "f.jsonl", format=f"{__name__}:PAIRS")
+
+
+def _mine(row: Row) -> Draft:
+    state = (Message(role="user", content=row.text("q")),)
+    sides = [Message(role="assistant", content=row.text(name)) for name in ("good", "poor")]
+    return pair(DraftStep(state, sides[0]), DraftStep(state, sides[1], attempt=1), Said())
+
+
+MINE = FileFormat("mine", "q, good, poor", lambda row: None, _mine)
+
+
+def test_a_time_without_a_zone_is_refused_at_once(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RecordError, match="time zone"),
+        read(jsonl(tmp_path / "f.jsonl", USER), now=datetime(2026, 1, 1)),
+    ):
+        pass

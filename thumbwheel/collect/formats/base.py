@@ -236,7 +236,7 @@ def _said(item: DraftFeedback, source: Source) -> list[Any]:
 def pair(better: DraftStep, worse: DraftStep, said: Said) -> Draft:
     """A draft of two answers of which the first was chosen; how they stood on screen is unknown.
 
-    Raises RecordError where the two are the same.
+    An empty answer may be the better one: people do prefer silence. Raises RecordError where the two are the same.
     """
     if (better.action.content.strip(), better.action.tool_calls) == (
         worse.action.content.strip(),

@@ -66,6 +66,8 @@ def open_rows(path: Path, *, container: str | None = None, max_row_bytes: int = 
         raise DataError(explain(f"There is no container '{container}'.", allowed=", ".join(CONTAINERS)))
     file = _open(path)
     try:
+        if not path.is_file():
+            raise DataError(f"'{path}' is no regular file. Save what it gives to a file first.")
         size = path.stat().st_size
         if size == 0:
             raise DataError(f"The file '{path}' is empty.")

@@ -16,7 +16,7 @@ from thumbwheel.collect.formats.base import Draft, FileFormat, Made, Source, for
 from thumbwheel.collect.formats.containers import Container, open_rows
 from thumbwheel.collect.formats.raw import RawRow
 from thumbwheel.collect.formats.row import Row
-from thumbwheel.errors import DataError, RecordError, explain
+from thumbwheel.errors import DataError, RecordError, RegistryError, explain
 from thumbwheel.records import Message, Origin, Role
 from thumbwheel.validation import record_error
 
@@ -119,17 +119,23 @@ def read(
     """Open a file and find out what it is. `origin` and `role` are whose feedback it is taken to be.
 
     `format` names one of `formats` (or "module:attr"); without it the first rows decide. `now` (UTC-aware) dates the rows
-    that have no date of their own. Raises NotFound, DataError (see `open_rows`; also where no format fits), RegistryError.
+    that have no date of their own. Raises NotFound, DataError (see `open_rows`; also where no format fits), RegistryError;
+    RecordError where `now` has no zone.
     """
     path = Path(path)
+    if now.tzinfo is None:
+        raise RecordError("'now' must carry a time zone. Give datetime.now(UTC).", field="now")
     named = formats.get(format) if format is not None else None
+    if named is not None and not isinstance(named, FileFormat):
+        raise RegistryError(f"'{format}' is no FileFormat but {type(named).__name__}.")
     opened = open_rows(path, container=container, max_row_bytes=max_row_bytes)
     try:
         head = list(islice(opened.rows, LOOK_AT))
         if not head:
             raise DataError(f"The file '{path}' holds no row.")
         found, why = (named, "named by the caller") if named else detect(head, opened, path)
-        source = Source(path.name, found.name, now, origin, role)
+        name = path.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        source = Source(name, found.name, now, origin, role)
         return Reading(opened, chain(head, opened.rows), found, source, why)
     except BaseException:
         opened.close()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from thumbwheel.collect.formats.messages import is_messages
 from thumbwheel.errors import RecordError
 
 Value = Any  # JSON as parsed; from Parquet also dates, times and decimals
@@ -58,7 +59,7 @@ class Row:
         return (self.text(*names) or None) if any(self.data.get(name) is not None for name in names) else None
 
     def nested(self, *names: str) -> Value:
-        """The first of these columns; in CSV and Parquet, text that holds a JSON list or object is decoded."""
+        """The first of these columns, JSON that stands in it as text decoded."""
         value = self.first(*names)
         return self._decoded(value)
 
@@ -76,12 +77,14 @@ class Row:
         return value
 
     def _decoded(self, value: Value) -> Value:
-        if self.tabular and isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-            try:
-                return json.loads(value)
-            except (ValueError, RecursionError):
-                return value
-        return value
+        """Text that holds JSON: in CSV and Parquet any list or object, elsewhere a list of messages and nothing less."""
+        if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{"):
+            return value
+        try:
+            decoded = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return decoded if self.tabular or is_messages(decoded) else value
 
 
 def missing(*names: str) -> RecordError:
