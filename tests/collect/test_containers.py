@@ -99,6 +99,10 @@ def a_device(folder: Path) -> Path:
     return Path("/dev/null")
 
 
+def a_pointer(folder: Path) -> Path:
+    return written(folder / "f.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+
+
 def all_broken(folder: Path) -> Path:
     return jsonl(folder / "f.jsonl", "{oops", "{again")
 
@@ -121,6 +125,7 @@ USELESS = [
     (text_named_parquet, "not a Parquet file"),
     (header_only, "holds no row"),
     (header_twice, "each once"),
+    (a_pointer, "a Git LFS pointer"),
     (a_device, "is no regular file"),
     (all_broken, "No row of .* can be read. Line 1: The row is not JSON"),
     (lists_only, "No row of .* can be read. Line 1: The row is no JSON object but a list"),

@@ -38,6 +38,13 @@ PAIRS = {
         "chosen": f"[{json.dumps(USER)}, {json.dumps(FOUR)}]",
         "rejected": json.dumps([USER, FIVE]),
     },
+    "preference-chat-binarised": {
+        "prompt": "2+2=",
+        "messages": [USER, FOUR],
+        "chosen": [USER, FOUR],
+        "rejected": [USER, FIVE],
+        "score_chosen": 8.0,
+    },
     "preference-chat-mixed": {"prompt": [USER], "chosen": "4", "rejected": [FIVE]},
     "preference-chat-sharegpt": {
         "conversations": [{"from": "human", "value": "2+2="}],

@@ -29,6 +29,7 @@ _MAGIC = {
     b"ARROW1": "an Arrow file",
     b"SQLite format 3": "an SQLite database",
     b"%PDF": "a PDF",
+    b"version https://": "a Git LFS pointer, not the file itself: fetch it with 'git lfs pull'",
 }
 _WIDE = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 _PEEK = 65536
@@ -75,6 +76,8 @@ def open_rows(path: Path, *, container: str | None = None, max_row_bytes: int = 
         file.seek(0)
         if head.startswith(b"PAR1"):
             return Container("parquet", True, parquet_rows(file), file, size)
+        if head.startswith(b"version https://"):
+            _refuse(path, _MAGIC[b"version https://"])
         if container == "parquet" or path.suffix.lower() == ".parquet":
             raise DataError(f"The file '{path}' is not a Parquet file: it does not begin as one. Write it again.")
         text = _text(file, path, gzipped=head.startswith(b"\x1f\x8b"))

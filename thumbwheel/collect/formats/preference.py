@@ -96,9 +96,19 @@ def _plain_row(record: Preference) -> dict[str, Any]:
     return plain_prompt_row(record.prompt) | sides | plain_extras(record)
 
 
+def _talk(row: Row) -> str | None:
+    """The column that holds the prompt as messages. Where both sides are whole talks, only 'prompt' itself can be it.
+
+    (UltraFeedback's binarised file repeats the chosen talk in 'messages'.)
+    """
+    sides = [_side(row, names) for names in (CHOSEN, REJECTED)]
+    whole = all(isinstance(side, list) and len(side) > 1 for side in sides)
+    return next((name for name in (TALK[:1] if whole else TALK) if is_messages(row.peek(name))), None)
+
+
 def _recognise_chat(row: Row) -> str | None:
     sides = [_side(row, CHOSEN), _side(row, REJECTED)]
-    talk = next((name for name in TALK if is_messages(row.peek(name))), None)
+    talk = _talk(row)
     if all(is_messages(side) or is_message(side) for side in sides):
         return f"chosen and rejected are messages{f', {talk} too' if talk else ', which begin with the prompt'}"
     if talk and all(isinstance(side, str) or is_messages(side) or is_message(side) for side in sides):
@@ -107,7 +117,7 @@ def _recognise_chat(row: Row) -> str | None:
 
 
 def _parse_chat(row: Row) -> Draft:
-    talk = next((name for name in TALK if is_messages(row.peek(name))), None)
+    talk = _talk(row)
     prompt = messages(row.nested(talk), talk) if talk else None
     chosen, rejected = (_answer(row, names, prompt) for names in (CHOSEN, REJECTED))
     if chosen[0] != rejected[0]:
