@@ -1,98 +1,113 @@
-"""The reference's log-probabilities, computed once and kept on disk.
+"""Log-probabilities under the reference: computed once, before the first step, and kept on disk.
 
-The file's name is the hash of everything that decides the numbers: every row's ids and masks, every weight in force, the
-template. Change any of them and the file is another one, so a stale cache cannot be used.
+The reference is the model as it is when training begins: with adapters the same weights with the adapters off (or as
+they were), without them the weights themselves, which must not have moved yet. The cache's key covers the rows, the
+model and the template, so a change of any of them computes anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from thumbwheel.batches import TokenRow, micro_batches, pack
 from thumbwheel.errors import StoreError
+from thumbwheel.models import adapters
 from thumbwheel.models.language import LanguageModel
 
-Progress = Callable[[int, int], None]
+Floats = NDArray[np.float32]
 
 
 def reference_logps(
     model: LanguageModel,
     rows: Sequence[TokenRow],
-    folder: Path,
     *,
     max_tokens: int = 4096,
-    progress: Progress | None = None,
-) -> NDArray[np.float64]:
-    """(R,) summed log-probability in nats of each row's trained tokens under the reference: the model without what
-    training changed (adapters), or the model as it is now where no adapter is there.
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Floats:
+    """(n,) float32 summed log-probability (nats) of each row's trained tokens under the reference, in the rows' order.
 
-    Kept in `folder`; `progress(done rows, all rows)` is called while computing. Raises StoreError if it cannot be written.
+    `progress` is told how many rows of how many are done. Raises StoreError where the cache cannot be written.
     """
-    with model.reference_now():
-        file = folder / f"reference-{cache_key(model, rows)}.npy"
-        if file.exists():
-            kept = _read(file, len(rows))
-            if kept is not None:
-                return kept
-        out = _compute(model, rows, max_tokens, progress)
-    _write(file, out)
-    return out
+    if not rows:
+        return np.zeros(0, dtype=np.float32)
+    kept = None if cache is None else cache / f"{reference_key(model, rows)}.npy"
+    found = None if kept is None else _read(kept, len(rows))
+    if found is not None:
+        return found
+    values = np.zeros(len(rows), dtype=np.float32)
+    groups = _by_prompt(rows)
+    done = 0
+    adapted = any(True for _ in adapters.adapters_of(model.network))
+    with torch.no_grad(), model.reference() if adapted else nullcontext():
+        for cut in micro_batches([[rows[i] for i in group] for group in groups], max_tokens=max_tokens):
+            places = [i for group in sorted(cut) for i in groups[group]]
+            values[places] = model.row_logps(pack([rows[i] for i in places])).cpu().numpy()
+            done += len(places)
+            if progress is not None:
+                progress(done, len(rows))
+    if kept is not None:
+        _write(kept, values)
+    return values
 
 
-def cache_key(model: LanguageModel, rows: Sequence[TokenRow]) -> str:
-    """SHA-256 over rows, weights in force and template."""
-    digest = hashlib.sha256(f"{model.template.hash} {model.compute_dtype}".encode())
+def reference_key(model: LanguageModel, rows: Sequence[TokenRow]) -> str:
+    """SHA-256 (hex) over the rows, the reference's weights and precision, and the template."""
+    digest = hashlib.sha256()
+    digest.update(f"{model.template.hash} {model.compute_dtype} {model.device.type}".encode())
     for row in rows:
-        digest.update(len(row).to_bytes(8, "little"))
-        digest.update(row.ids.tobytes())
-        digest.update(row.trained.tobytes())
-    digest.update(model.weights_in_force().encode("ascii"))
+        digest.update(f"{len(row)}".encode() + row.ids.tobytes() + row.trained.tobytes())
+    for name, tensor in _reference_weights(model):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-@torch.no_grad()
-def _compute(
-    model: LanguageModel, rows: Sequence[TokenRow], max_tokens: int, progress: Progress | None
-) -> NDArray[np.float64]:
+def _reference_weights(model: LanguageModel) -> list[tuple[str, Tensor]]:
+    """Every tensor that the reference computes with."""
+    found: list[tuple[str, Tensor]] = []
+    learning: set[int] = set()
+    for name, adapter in adapters.adapters_of(model.network):
+        learning |= {id(adapter.a), id(adapter.b)}
+        if adapter.reference is not None:
+            found += [(f"{name}.reference.{letter}", x) for letter, x in zip("ab", adapter.reference, strict=True)]
+    return found + [(name, p) for name, p in model.network.named_parameters() if id(p) not in learning]
+
+
+def _by_prompt(rows: Sequence[TokenRow]) -> list[list[int]]:
+    """Indices of rows, those with one prompt together, so that it is computed once."""
     groups: dict[bytes, list[int]] = {}
-    for index, row in enumerate(rows):  # rows of one prompt go together: the prompt is computed once
+    for index, row in enumerate(rows):
         groups.setdefault(row.ids[: row.shared].tobytes(), []).append(index)
-    members = list(groups.values())
-    out = np.zeros(len(rows), dtype=np.float64)
-    done = 0
-    for batch in micro_batches([[rows[i] for i in group] for group in members], max_tokens=max_tokens):
-        indices = [i for place in batch for i in members[place]]
-        packed = pack([rows[i] for i in indices])
-        logps = model.token_logps(packed).cpu().numpy().astype(np.float64)
-        out[indices] = np.bincount(packed.row, weights=logps, minlength=len(indices))
-        done += len(indices)
-        if progress is not None:
-            progress(done, len(rows))
-    return out
+    return list(groups.values())
 
 
-def _read(file: Path, n: int) -> NDArray[np.float64] | None:
-    """The kept numbers, or None where the file is cut short (it is written again then)."""
+def _read(path: Path, n: int) -> Floats | None:
+    """What was kept, or None where there is nothing, or nothing whole."""
     try:
-        kept: NDArray[np.float64] = np.load(file, allow_pickle=False)
+        values: Floats = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    return kept if kept.shape == (n,) and bool(np.isfinite(kept).all()) else None
+    return values if values.shape == (n,) and values.dtype == np.float32 else None
 
 
-def _write(file: Path, values: NDArray[np.float64]) -> None:
-    part = file.with_name(f".{file.stem}.{uuid4().hex[:8]}.part.npy")
+def _write(path: Path, values: Floats) -> None:
+    part = path.with_suffix(".part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(part, values)
-        part.replace(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            np.save(file, values)
+        part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StoreError(f"The reference's log-probabilities cannot be kept in '{file.parent}': {error}.") from error
+        raise StoreError(
+            f"The reference's log-probabilities cannot be kept in '{path.parent}': {error}. "
+            "Free some space, or name another cache folder."
+        ) from error

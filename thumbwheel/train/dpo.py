@@ -110,7 +110,8 @@ def dpo(
 ) -> FitResult:
     """Train `model` in place on pairs (on labelled answers for KTO) and save it in `folder`/model.
 
-    The reference is the model as it comes in; its log-probabilities are computed once, and kept in `cache` (`folder`/reference where none is named).
+    The reference is the model as it comes in; its log-probabilities are computed once and kept in `cache`, which is
+    `folder`/reference unless named.
     Raises SettingError (an option that the loss does not have, or one that it needs), DataError, and as `fit` does.
     """
     spec, _ = loss_of(settings)
@@ -143,7 +144,7 @@ def with_reference(
 ) -> list[Unit[Pair]]:
     """The units with the log-probabilities that the model as it is now gives their answers."""
     rows = [row for unit in units for row in unit.rows]
-    logps = iter(reference_logps(model, rows, cache, max_tokens=settings.tokens_per_micro_batch).tolist())
+    logps = iter(reference_logps(model, rows, cache=cache, max_tokens=settings.tokens_per_micro_batch).tolist())
     return [replace(unit, label=replace(unit.label, reference=(next(logps), next(logps)))) for unit in units]
 
 

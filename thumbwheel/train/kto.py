@@ -189,7 +189,7 @@ def with_reference(
 ) -> list[Unit[Thumb]]:
     """The units with the log-probabilities that the model as it is now gives own and mismatched answers."""
     rows = [row for unit in units for row in (unit.rows[0], unit.label.mismatched)]
-    logps = iter(reference_logps(model, rows, cache, max_tokens=settings.tokens_per_micro_batch).tolist())
+    logps = iter(reference_logps(model, rows, cache=cache, max_tokens=settings.tokens_per_micro_batch).tolist())
     return [
         replace(unit, label=replace(unit.label, reference=next(logps), reference_mismatched=next(logps)))
         for unit in units
