@@ -55,11 +55,7 @@ class Joined:
         if any(w.requires_grad for w in weights):
             return torch.cat(weights).to(dtype)
         if self._stack is None or self._stack.data_ptr() != weights[0].data_ptr():
-            self._stack = torch.cat([w.detach() for w in weights])
-            done = 0
-            for own in weights:
-                own.data = self._stack[done : done + len(own)]
-                done += len(own)
+            self._stack = _stacked(weights)
         return self._stack.to(dtype)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
@@ -89,6 +85,17 @@ class Joined:
         """(N, in) -> (N, out), the residual added."""
         dtype = x.dtype
         return fused.linear(x, self.weight(dtype), self.bias(dtype), *self.adapter(dtype), residual)
+
+
+def _stacked(weights: list[Tensor]) -> Tensor:
+    """One tensor of all, of which each becomes a view. Ordinary tensors, even where the caller is in inference mode."""
+    with torch.inference_mode(mode=False):
+        stack = torch.cat([w.detach() for w in weights])
+        done = 0
+        for own in weights:
+            own.data = stack[done : done + len(own)]
+            done += len(own)
+    return stack
 
 
 class Layer:

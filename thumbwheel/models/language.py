@@ -5,7 +5,6 @@ Axes: N packed token, M trained token, R row, D hidden width.
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,7 +19,7 @@ from thumbwheel.config import ModelSettings
 from thumbwheel.errors import ModelError
 from thumbwheel.models import adapters, folders, logps, sources
 from thumbwheel.models.decoder import Decoder
-from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, DoesNotFit, register_attention
+from thumbwheel.models.packed import ATTENTION_NAME, AttentionPlan, DoesNotFit, no_mask, register_attention
 from thumbwheel.models.padded import hidden_padded
 from thumbwheel.models.shapes import check_head, follows_plans, shortest_window
 from thumbwheel.models.templates import ChatTemplate
@@ -51,6 +50,9 @@ class LanguageModel(nn.Module):
         self.compute_dtype = compute_dtype
         check_head(network)
         self.decoder = Decoder.of(network)
+        self.follows_plans = follows_plans(network)
+        if self.follows_plans:
+            self.config._attn_implementation = ATTENTION_NAME
         _switch_dropout_off(network)
 
     @property
@@ -93,24 +95,20 @@ class LanguageModel(nn.Module):
         return h if places is None else h[places]
 
     def _hidden_by_modules(self, batch: PackedBatch, plan: AttentionPlan) -> Tensor:
-        if follows_plans(self.network) and plan.longest <= shortest_window(self.config):
-            config = self.config
-            usual = config._attn_implementation
-            config._attn_implementation = ATTENTION_NAME
+        if self.follows_plans and plan.longest <= shortest_window(self.config):
             try:
                 with self.autocast():
                     out = self.trunk(
                         input_ids=self._long(batch.ids)[None],
                         position_ids=self._long(batch.positions)[None],
+                        attention_mask=no_mask(self.device),
                         use_cache=False,
                         plan=plan,
                     )
                 hidden: Tensor = out.last_hidden_state[0]
                 return hidden
             except DoesNotFit:
-                pass
-            finally:
-                config._attn_implementation = usual
+                self.follows_plans = False
         with self.autocast():
             return hidden_padded(self.trunk, batch, pad_id=self.template.end_id, device=self.device)
 
@@ -152,12 +150,6 @@ class LanguageModel(nn.Module):
                 "The reference of a model whose weights are all trained is gone after the first step. "
                 "Use 'reference_logps' before training, or set model.adapter='lora'."
             )
-        with self.reference_now():
-            yield self
-
-    @contextmanager
-    def reference_now(self) -> Iterator[LanguageModel]:
-        """As `reference`, but taken before the first step, when a model without adapters is still its own reference."""
         found = [adapter for _, adapter in adapters.adapters_of(self.network)]
         for adapter in found:
             adapter.use_reference = True
@@ -170,21 +162,6 @@ class LanguageModel(nn.Module):
     def adapted(self) -> bool:
         """Whether adapters are there."""
         return any(True for _ in adapters.adapters_of(self.network))
-
-    def weights_in_force(self) -> str:
-        """SHA-256 over every weight that the next forward pass uses: inside `reference()`, the reference's."""
-        digest = hashlib.sha256()
-        own = {id(p) for _, adapter in adapters.adapters_of(self.network) for p in (adapter.a, adapter.b)}
-        tensors = [(name, p) for name, p in self.network.named_parameters() if id(p) not in own]
-        for name, adapter in adapters.adapters_of(self.network):
-            factors = adapter.factors()
-            if factors is not None and bool(factors[1].any()):
-                tensors += [(f"{name}.a", factors[0]), (f"{name}.b", factors[1] * adapter.scale)]
-        for name, tensor in tensors:
-            plain = name.replace(".base.", ".")  # a wrapped layer's weight is the same weight
-            digest.update(f"{plain} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return digest.hexdigest()
 
     def make_trainable(self, settings: ModelSettings, *, seed: int) -> list[nn.Parameter]:
         """Say which weights learn, and return them: fresh or continued adapters (`lora`), or everything (`full`).

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 256
+TINY = torch.finfo(torch.float32).tiny
 
 
 def _chunk(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> tuple[Tensor, Tensor]:
@@ -44,7 +45,7 @@ def _chunk(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float
         exact += bias[y].float()
     shift = exact.div_(tau) - rounded
     logp = p_y.log() + shift - torch.log1p(p_y * torch.expm1(shift))
-    lost = (p_y == 0).nonzero()[:, 0]  # below e^-87: the softmax has no digits left, so these few rows are done alone
+    lost = (p_y < TINY).nonzero()[:, 0]  # under e^-87 the softmax has no digits left: these few rows are done alone
     if len(lost):
         all_z = F.linear(h[lost], weight, bias).float() / tau
         logp[lost] = all_z.gather(1, y[lost, None])[:, 0] - torch.logsumexp(all_z, 1)

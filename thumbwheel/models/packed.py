@@ -17,6 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from thumbwheel.batches import PackedBatch, Segment
 
@@ -96,6 +99,11 @@ def keys_of(block: Block, x: Tensor, dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
+def no_mask(device: torch.device) -> Tensor:
+    """(1, 1, 1, 1): stands where transformers would build an N × N mask; attention that follows a plan never reads it."""
+    return torch.zeros(1, 1, 1, 1, device=device)
+
+
 def attention_for_transformers(
     module: torch.nn.Module,
     query: Tensor,
@@ -105,23 +113,27 @@ def attention_for_transformers(
     *,
     scaling: float | None = None,
     plan: AttentionPlan | None = None,
-    softcap: float | None = None,
-    **_: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """The form that transformers calls: query (1, H, N, E), key and value (1, K, N, E) -> (1, N, H, E). No dropout.
 
-    Raises DoesNotFit where the network keeps the plan from its attention, or caps its scores.
+    Without a plan it is transformers' own. Raises DoesNotFit where the network keeps the plan from its attention, or caps
+    its scores.
     """
-    if plan is None or softcap is not None:
-        raise DoesNotFit(type(module).__name__)
-    out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+    if plan is None and attention_mask is not None and attention_mask.numel() == 1 < query.shape[2]:
+        raise DoesNotFit(f"{type(module).__name__} is not given the plan")
+    if plan is None:
+        mixed: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)[0]
+        return mixed, None
+    if options.get("softcap") is not None:
+        raise DoesNotFit(f"{type(module).__name__} caps its scores")
     grouped = query.shape[1] != key.shape[1]
+    out = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
     parts = []
     for block in plan.blocks:
-        q = query[:, :, block.start : block.stop]
-        k, v = keys_of(block, key, 2), keys_of(block, value, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=~block.hidden, scale=scaling, enable_gqa=grouped)
-        parts.append(mixed.transpose(1, 2))
+        q, k, v = query[:, :, block.start : block.stop], keys_of(block, key, 2), keys_of(block, value, 2)
+        part = F.scaled_dot_product_attention(q, k, v, attn_mask=~block.hidden, scale=scaling, enable_gqa=grouped)
+        parts.append(part.transpose(1, 2))
     starts = [block.start for block in plan.blocks]
     if starts == sorted(starts):
         return torch.cat(parts, dim=1), None
@@ -131,7 +143,6 @@ def attention_for_transformers(
 
 
 def register_attention() -> None:
-    """Make `ATTENTION_NAME` known to transformers. It has no mask function, so the model builds no mask for it."""
-    from transformers import AttentionInterface
-
+    """Make `ATTENTION_NAME` known to transformers, with the masks of its `sdpa` for calls without a plan."""
     AttentionInterface.register(ATTENTION_NAME, attention_for_transformers)
+    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)

@@ -52,7 +52,7 @@ def tiny_language_model(
 ) -> LanguageModel:
     """A random Llama of `layers` × `dim`, four heads on two key/value heads. `vocab` below 259 is an error.
 
-    The weights are drawn from `seed` alone; the caller's random state is left as it was.
+    The weights are drawn from `seed` alone, and frozen until `make_trainable`; the caller's random state is left as it was.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -76,7 +76,7 @@ def tiny_language_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = LlamaForCausalLM(LlamaConfig(**{**shape, **config}))
-    return LanguageModel(network, tokenizer, compute_dtype=compute_dtype)
+    return LanguageModel(network.requires_grad_(False), tokenizer, compute_dtype=compute_dtype)
 
 
 class ScriptedSampler:
