@@ -12,6 +12,7 @@ import torch
 from thumbwheel.client import Client
 from thumbwheel.config import FeedbackSettings, ModelSettings, Settings, from_tree
 from thumbwheel.formulas.preference import dpo as dpo_loss
+from thumbwheel.models.language import load
 from thumbwheel.records import Preference
 from thumbwheel.signals.pairs import preferences
 from thumbwheel.stores import snapshots
@@ -51,10 +52,12 @@ def test_the_click_becomes_a_preference_with_its_ids(row: Preference) -> None:
     assert row.margin == 2.0
 
 
-def test_the_first_loss_is_ln_2_and_the_policy_moves_away_from_the_rejected_answer(row: Preference, tmp_path: Path) -> None:
+def test_the_first_loss_is_ln_2_and_the_policy_moves_away_from_the_rejected_answer(
+    row: Preference, tmp_path: Path
+) -> None:
     """P2: at the reference h = 0; the margin is above 0 after one step."""
-    model = tiny_language_model()
-    model.make_trainable(ModelSettings(lora_r=4), seed=0)
+    tiny_language_model().save(tmp_path / "base")
+    model = load(ModelSettings(path=str(tmp_path / "base"), lora_r=4, dtype="float32"), trainable=True)
     settings = from_tree({"update": {"beta": BETA, "lr": 1e-2, "epochs": 2, "batch_size": 1, "eval_share": 0.0}}).update
     result = dpo(model, [row], settings, tmp_path / "run", progress=False)
     assert result.metrics["first_loss"] == pytest.approx(math.log(2), abs=1e-6)
