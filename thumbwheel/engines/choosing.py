@@ -23,7 +23,7 @@ def choose(logits: Tensor, draws: Tensor, settings: SampleSettings) -> tuple[Ten
     """
     if settings.temperature == 0:
         return logits.argmax(1), torch.zeros(len(logits), device=logits.device)
-    p = torch.softmax(logits.float().div_(settings.temperature), 1)
+    p = torch.softmax(logits.to(torch.float32, copy=True).div_(settings.temperature), 1)
     if settings.top_k == 0 and settings.top_p >= 1.0:
         token = _invert(p, draws)
         return token, p.gather(1, token[:, None])[:, 0].log()

@@ -57,7 +57,7 @@ class FusedStepper:
         heads, groups = decoder.heads
         self.heads = (heads, groups)
         width = decoder.layers[0].head_width
-        self.cache = torch.empty(
+        self.cache = torch.zeros(  # not empty: what lies behind a row's end is weighted 0, and 0 × NaN is NaN
             (len(decoder.layers), 2, rows, groups, tokens, width), dtype=model.compute_dtype, device=model.device
         )
         self.lengths = torch.zeros(0, dtype=torch.long, device=model.device)
