@@ -74,8 +74,14 @@ def now() -> datetime:
 
 
 def complain(error: ThumbwheelError) -> None:
-    """One error on stderr."""
-    err.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}")
+    """One error on stderr, with what was noted on its way up. Lines are not broken, so that they can be searched."""
+    text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    err.print(f"[bold red]{type(error).__name__}[/]: {escape(text)}", soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Text as it is on stdout: no markup, and lines are not broken."""
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def hint(*lines: str) -> None:

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from thumbwheel.cli.app import File, Overrides, app, hint, now, opened, out, settings_from
+from thumbwheel.cli.app import File, Overrides, app, hint, now, opened, out, say, settings_from
+from thumbwheel.records import Origin, Role
+
+# Written out, so that `--help` need not load what reads the files; a test holds it to the registry.
+FORMATS = (
+    "alpaca, chat, hh, labelled, openai-preference, preference, preference-chat, ratings, sharegpt, stepwise, votes, "
+    "or 'module:attr'"
+)
 
 
 @app.command(name="import")
@@ -16,8 +23,17 @@ def import_(
     file: Annotated[Path, typer.Argument(help="JSONL, JSONL.gz, JSON, CSV or Parquet.")],
     settings_file: File = None,
     overrides: Overrides = None,
-    format: Annotated[str | None, typer.Option(help="Name of the format; worked out from the rows by default.")] = None,
-    rejects: Annotated[Path | None, typer.Option(help="Where bad rows go, with line and reason.")] = None,
+    format: Annotated[str | None, typer.Option(help=f"Worked out from the rows by default. One of: {FORMATS}.")] = None,
+    container: Annotated[
+        str | None, typer.Option(help="jsonl, json, csv or parquet; seen from the file by default.")
+    ] = None,
+    origin: Annotated[
+        Origin, typer.Option(help="Who really said it, where the rows do not tell: simulated users are no people.")
+    ] = "person",
+    role: Annotated[Role, typer.Option(help="Whose tier of weight it gets; see feedback.role_weights.")] = "end_user",
+    rejects: Annotated[
+        Path | None, typer.Option(help="Where bad rows go, with line and reason; FILE.rejects.jsonl by default.")
+    ] = None,
 ) -> None:
     """Bring a file of preferences, labels, ratings, demonstrations or chats into the store. Good rows are kept."""
     from thumbwheel.collect.formats import ImportResult, import_file
@@ -37,14 +53,16 @@ def import_(
             lambda steps: store.submit_steps(steps).result(),
             lambda feedback: store.submit_feedback(feedback, now=now()).result(),
             format=format,
+            container=container,
+            origin=origin,
+            role=role,
             reject_path=rejects or file.with_name(file.name + ".rejects.jsonl"),
             now=now(),
             progress=progress,
             redactor=Redactor(settings.redact) if settings.redact.enabled else None,
         )
-    for line in result.line().splitlines():
-        out.print(line, markup=False)
-    out.print(f"stored: {result.steps} steps and {result.feedback} feedbacks in {settings.store.url}", markup=False)
+    say(result.line())
+    say(f"stored: {result.steps} steps and {result.feedback} feedbacks in {settings.store.url}")
     if result.broken:
         raise typer.Exit(1)
     hint("thumbwheel round" + (f" -s store.url={settings.store.url}" if overrides else ""))
@@ -71,9 +89,9 @@ def export(
         quiet = NoiseFilter(settings.feedback)
         found = made(quiet(store.episodes(with_feedback_only=True)), settings.feedback)
     written = write(found.rows, file, format=format)
-    out.print(f"noise: {quiet.line()}", markup=False)
-    out.print(f"{view}: {found.account.line()}", markup=False)
-    out.print(written.line(), markup=False)
+    say(f"noise: {quiet.line()}")
+    say(f"{view}: {found.account.line()}")
+    say(written.line())
 
 
 @app.command()
@@ -84,13 +102,12 @@ def erase(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove all that a person said, everywhere, and list what must be retrained."""
-
     settings = settings_from(settings_file, overrides)
     if not yes:
         typer.confirm(f"Remove all feedback of '{who}' from {settings.store.url}? This cannot be undone", abort=True)
     with opened(settings) as store:
         erased = store.erase_person(who, now=now())
-    out.print(f"{erased.feedback} feedbacks of '{who}' are gone; {len(erased.snapshots)} snapshots were rewritten.")
+    say(f"{erased.feedback} feedbacks of '{who}' are gone; {len(erased.snapshots)} snapshots were rewritten.")
     if erased.models:
         table = Table("these learned from it and must be retrained", box=None, pad_edge=False)
         for model in erased.models:
@@ -101,7 +118,6 @@ def erase(
 @app.command()
 def orphans(settings_file: File = None, overrides: Overrides = None) -> None:
     """Feedback that still waits for the step or task it is about."""
-
     settings = settings_from(settings_file, overrides)
     with opened(settings) as store:
         waiting = store.orphans(now=now(), older_than_h=settings.store.orphan_after_h)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from pydantic import BaseModel
+from rich.markup import escape
 from rich.table import Table
 
 from thumbwheel.cli.app import File, Overrides, app, opened, out, settings_from
@@ -27,7 +28,7 @@ def show_settings(
     table = Table("setting", "value", "meaning", box=None, pad_edge=False)
     for key, value, meaning in _rows(settings, ""):
         if search.lower() in f"{key} {meaning}".lower():
-            table.add_row(key, value, meaning)
+            table.add_row(key, escape(value), escape(meaning))
     out.print(table)
 
 
@@ -57,7 +58,7 @@ def doctor(settings_file: File = None, overrides: Overrides = None) -> None:
     bad = 0
     for name, found, problem in _checks(settings):
         bad += bool(problem)
-        table.add_row(name, found, f"[red]{problem}[/]" if problem else "[green]ok[/]")
+        table.add_row(name, escape(found), f"[red]{escape(problem)}[/]" if problem else "[green]ok[/]")
     out.print(table)
     if bad:
         raise typer.Exit(1)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from thumbwheel.cli.app import now, out
+from thumbwheel.cli.app import now, say
 from thumbwheel.collect.formats import Good, read
 from thumbwheel.collect.join import join
+from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings
 from thumbwheel.errors import DataError
 from thumbwheel.records import Feedback, Step
@@ -27,14 +28,15 @@ def rows_of(file: Path, view: str, settings: Settings) -> list[Any]:
             else:
                 rejected += 1
                 if rejected <= 3:
-                    out.print(f"line {row.line}: {row.reason}", markup=False)
-        out.print(f"{file}: {reading.format.name} in {reading.container}, because {reading.why}", markup=False)
+                    say(f"line {row.line}: {row.detail}")
+        say(f"{file}: {reading.format.name} in {reading.container}, because {reading.why}")
     # The same row twice is the same id twice: it counts once, as in the store.
     unique = {step.id: step for step in steps}, {one.id: one for one in feedback}
-    found = views.get(view)(join(unique[0].values(), unique[1].values()).episodes, settings.feedback)
-    out.print(
-        f"{view}: {found.account.line()}" + (f"; {rejected} rows could not be read" if rejected else ""), markup=False
-    )
+    quiet = NoiseFilter(settings.feedback)
+    episodes = quiet(join(unique[0].values(), unique[1].values()).episodes)
+    found = views.get(view)(episodes, settings.feedback)
+    say(f"noise: {quiet.line()}")
+    say(f"{view}: {found.account.line()}" + (f"; {rejected} rows could not be read" if rejected else ""))
     found.account.check(settings.feedback.max_dropped_share)
     if not found.rows:
         raise DataError(

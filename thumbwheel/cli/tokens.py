@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from thumbwheel.cli.app import out
 from thumbwheel.cli.rows import rows_of
-from thumbwheel.config import Settings
+from thumbwheel.config import ModelSettings, Settings
 from thumbwheel.errors import DataError, explain
-from thumbwheel.models.inspect import render, tokens_of
-from thumbwheel.models.language import load_template
-from thumbwheel.records import Demonstration, Preference
+from thumbwheel.models import sources
+from thumbwheel.models.inspect import rendered, summary, token_views
+from thumbwheel.models.templates import ChatTemplate
+from thumbwheel.records import Demonstration, Labelled, Preference
+from thumbwheel.train.rows import Lengths, demonstration_rows, fitted, labelled_rows, preference_rows
+
+if TYPE_CHECKING:
+    from thumbwheel.batches import TokenRow
+
+LEGEND = Text.assemble(
+    ("trained", "bold black on green"), (" not trained", "dim"), "; a dot ends a token, ⏎ is a line end"
+)
 
 
 def show(file: Path, settings: Settings, *, row: int, view: str) -> None:
-    """Print every token of the answers of row `row` (from 1)."""
+    """Print every token of the answers of row `row` (from 1), cut as `model.overlong` says. Raises DataError."""
     rows = rows_of(file, view, settings)
     if not 1 <= row <= len(rows):
         raise DataError(explain("There is no such row.", allowed=f"1 to {len(rows)}", got=row))
-    template = load_template(settings.model)
-    one = rows[row - 1]
-    answers = (
-        {"chosen": (one.chosen, one.chosen_token_ids), "rejected": (one.rejected, one.rejected_token_ids)}
-        if isinstance(one, Preference)
-        else {"response": (one.response, None if isinstance(one, Demonstration) else one.token_ids)}
-    )
-    tokenizer = getattr(one, "tokenizer", None)
-    for name, (answer, ids) in answers.items():
-        encoded = template.encode(one.prompt, answer, token_ids=ids, tokenizer=tokenizer, name=f"row {row}")
-        out.print(render(tokens_of(template, encoded), title=f"{name} of row {row}"))
+    template = template_of(settings.model)
+    lengths = Lengths(settings.model.max_length, settings.model.overlong)
+    answers, cut = fitted(_token_rows(template, rows[row - 1], f"row {row}", view), lengths, f"Row {row}")
+    out.print(LEGEND)
+    for name, answer in zip(("chosen", "rejected") if len(answers) == 2 else ("response",), answers, strict=True):
+        out.print(f"\n[bold]{name}[/] of row {row}: {summary(answer)}" + (", after a cut" if cut else ""))
+        out.print(rendered(token_views(answer, template.tokenizer)))
+
+
+def template_of(settings: ModelSettings) -> ChatTemplate:
+    """The chat template that a model is trained with, read without its weights. Raises ModelError."""
+    return ChatTemplate(sources.read_tokenizer(sources.find(settings.tokenizer or settings.path), settings))
+
+
+def _token_rows(template: ChatTemplate, record: object, name: str, view: str) -> tuple[TokenRow, ...]:
+    match record:
+        case Preference():
+            return preference_rows(template, record, name)
+        case Demonstration():
+            return demonstration_rows(template, record, name)
+        case Labelled():
+            return labelled_rows(template, record, name)
+    raise DataError(explain("No trainer reads this view.", allowed="preferences, demonstrations or labelled", got=view))
