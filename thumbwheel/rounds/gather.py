@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from pydantic import TypeAdapter
 
@@ -94,7 +94,7 @@ def gather(store: Store, settings: Settings, *, folder: Path, live: PolicyVersio
 
 def read_rows(frozen: Outcome | None) -> list[Row]:
     """The rows of a frozen snapshot, in order; none where nothing was frozen."""
-    return [] if frozen is None else list(snapshots.read(Path(frozen["path"])))
+    return [] if frozen is None else [cast(Row, row) for row in snapshots.read(Path(frozen["path"]))]
 
 
 def _view(view: View, episodes: Iterable[Episode], settings: Settings, known: set[str]) -> Accounted[Row]:

@@ -14,6 +14,7 @@ from thumbwheel.evals.reward import RewardCheck, reward_figures, score_pairs
 from thumbwheel.models.encoder import load_encoder
 from thumbwheel.models.heads import RewardModel, load_reward_model
 from thumbwheel.models.language import LanguageModel, load
+from thumbwheel.models.scoring import score_answers
 from thumbwheel.records import Demonstration, Labelled, Preference, Prompt
 from thumbwheel.rounds.gather import Row
 from thumbwheel.rounds.stages import Outcome
@@ -21,7 +22,7 @@ from thumbwheel.rounds.watch import Tick
 from thumbwheel.train.dpo import dpo
 from thumbwheel.train.encoder_reward import fit_encoder_reward, load_encoder_reward
 from thumbwheel.train.loop import StepReport
-from thumbwheel.train.reward import reward, score_answers
+from thumbwheel.train.reward import reward
 from thumbwheel.train.rows import Lengths
 from thumbwheel.train.sft import sft
 
@@ -72,7 +73,7 @@ def open_reward(settings: Settings, outcome: Outcome, *, folder: Path) -> Scorer
     model = load_reward_model(settings.model.model_copy(update={"path": path}))
 
     def score(prompts: Sequence[Prompt], texts: Sequence[str]) -> Floats:
-        return score_answers(model, prompts, texts, lengths=lengths_of(settings))
+        return score_answers(model, prompts, texts, max_length=settings.model.max_length)
 
     return score
 

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from thumbwheel.batches import TokenRow, micro_batches, pack
+from thumbwheel.batches import TokenRow
 from thumbwheel.config import Settings
 from thumbwheel.engines.base import Progress, Sampler
 from thumbwheel.errors import DataError
@@ -21,11 +18,10 @@ from thumbwheel.evals.ballots import BALLOTS, read_votes, write_ballots
 from thumbwheel.evals.judges import Scorer, Votes, blind_votes, open_judge
 from thumbwheel.evals.language import Answers
 from thumbwheel.models.language import LanguageModel
+from thumbwheel.models.scoring import summed_logps
 from thumbwheel.records import Origin, Prompt
 from thumbwheel.rounds.gather import PROMPTS
 from thumbwheel.rounds.stages import Outcome
-
-MAX_TOKENS = 4096
 
 
 def answer_new(
@@ -36,7 +32,7 @@ def answer_new(
     side, rows = _answers(model, sampler, asked, settings, progress)
     return {
         "prompts": PROMPTS.dump_python(asked, mode="json"),
-        "new": {**side, "policy_logp": summed_logps(model, rows)},
+        "new": {**side, "policy_logp": _logps(model, rows)},
     }
 
 
@@ -46,7 +42,7 @@ def answer_parent(
     """The parent's answers to the same prompts with the same seeds; the parent is the reference of both."""
     asked = PROMPTS.validate_python(new["prompts"])
     side, rows = _answers(model, sampler, asked, settings, progress)
-    logps = summed_logps(model, rows)
+    logps = _logps(model, rows)
     theirs = new["new"]
     of_new = [
         encoded(model, prompt, text, ids)
@@ -54,7 +50,7 @@ def answer_parent(
     ]
     return {
         "prompts": new["prompts"],
-        "new": {**theirs, "reference_logp": summed_logps(model, of_new)},
+        "new": {**theirs, "reference_logp": _logps(model, of_new)},
         "parent": {**side, "policy_logp": logps, "reference_logp": logps},
     }
 
@@ -82,16 +78,9 @@ def encoded(model: LanguageModel, prompt: Prompt, text: str, token_ids: Sequence
     return model.template.encode(prompt, text, token_ids=token_ids, tokenizer=model.template.tokenizer_hash)
 
 
-@torch.no_grad()
-def summed_logps(model: LanguageModel, rows: Sequence[TokenRow | None]) -> list[float]:
-    """Summed log-probability (nats, temperature 1) of each row's answer; 0 for a row without tokens."""
-    out = np.zeros(len(rows))
-    there = [index for index, row in enumerate(rows) if row is not None]
-    groups = [[row] for row in rows if row is not None]
-    for part in micro_batches(groups, max_tokens=MAX_TOKENS):
-        batch = pack([groups[index][0] for index in part])
-        out[[there[index] for index in part]] = model.row_logps(batch).double().cpu().numpy()
-    return [float(value) for value in out]
+def _logps(model: LanguageModel, rows: Sequence[TokenRow | None]) -> list[float]:
+    """An answer without a token has log-probability 0."""
+    return [0.0 if row is None else float(value) for row, value in zip(rows, summed_logps(model, rows), strict=True)]
 
 
 def answers_of(outcome: Outcome, whose: str, reward: Scorer | None = None) -> Answers:
