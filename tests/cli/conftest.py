@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ def thumbwheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "path", [*sys.path])
+    # Libraries keep the stderr of the test that imported them, which is closed by now.
+    monkeypatch.setattr(logging, "raiseExceptions", False)
 
     def run(*arguments: object, stdin: str = "") -> Said:
         monkeypatch.setattr(sys, "argv", ["thumbwheel", *map(str, arguments)])

@@ -88,10 +88,9 @@ def export(
     with opened(settings) as store:
         quiet = NoiseFilter(settings.feedback)
         found = made(quiet(store.episodes(with_feedback_only=True)), settings.feedback)
-    written = write(found.rows, file, format=format)
     say(f"noise: {quiet.line()}")
     say(f"{view}: {found.account.line()}")
-    say(written.line())
+    say(write(found.rows, file, format=format).line())
 
 
 @app.command()

@@ -47,11 +47,12 @@ def one_round(
 
     Kill it anywhere and run it again: it goes on where it stopped.
     """
-    from thumbwheel.rounds.run import run
     from thumbwheel.rounds.watch import Shown
 
     settings = settings_from(settings_file, overrides)
     with opened(settings) as store, Shown(out, bars=settings.round.progress).open() as watch:
+        from thumbwheel.rounds.run import run  # seconds of loading, which a missing store need not wait for
+
         result = run(store, settings, clock=now, watch=watch, fresh=new)
     out.print()
     _announce(result.report.verdict, result.version.id)

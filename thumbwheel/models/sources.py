@@ -110,7 +110,7 @@ def _from_pretrained(kind: Any, source: Source, settings: ModelSettings, **optio
             source.place, trust_remote_code=settings.trust_remote_code, local_files_only=offline, **options
         )
     except Exception as error:  # the loader raises OSError, ValueError, KeyError, SafetensorError, …
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = " ".join(str(error).split())[:300] or type(error).__name__
         if source.folder is None:
             why = "not asked, since it is switched off by HF_HUB_OFFLINE, and not in the cache" if offline else first
             raise ModelError(_not_found(source.named, why)) from error
