@@ -32,8 +32,6 @@ from thumbwheel.train.rows import Lengths, demonstration_rows, encode, preferenc
 from thumbwheel.train.sft import Sft
 from thumbwheel.train.units import Unit
 
-THREADS = 2
-
 
 def main() -> None:
     """Run what the command line asks for."""
@@ -43,9 +41,10 @@ def main() -> None:
     parser.add_argument("model", choices=["tiny", "smol"])
     parser.add_argument("--peers", type=Path, required=True)
     parser.add_argument("--n-train", type=int)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--profile", type=Path, help="write torch.profiler's table of operators (slows the run)")
     given = parser.parse_args()
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(given.threads)
     sys.path.insert(0, str(given.peers))
     import workload
 

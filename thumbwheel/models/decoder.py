@@ -164,7 +164,9 @@ class Decoder:
         self, ids: Tensor, positions: Tensor, attend: Attend, dtype: torch.dtype, at: Tensor | None = None
     ) -> Tensor:
         """The trunk with attention of the caller's: `attend(layer, [q | k | v] columns, cos, sin)` -> (N, H·E)."""
-        x = nn.functional.embedding(ids, self.embedding.weight).to(dtype)
+        table = self.embedding.weight
+        # Where a dense gradient stands already, the few rows of this one are added to it; a second table is not made.
+        x = nn.functional.embedding(ids, table, sparse=table.grad is not None).to(dtype)
         cos, sin = self.rotary(x[None], positions[None])
         cos, sin = cos[0][:, None], sin[0][:, None]
         for index, layer in enumerate(self.layers):

@@ -139,6 +139,8 @@ class _Run(Generic[L]):
         if not self.parameters:
             raise TrainingError("No weight of the model learns. Load it with trainable=True.")
         self.optimiser = adamw(self.parameters, settings)
+        for parameter in self.parameters.values():  # kept and zeroed: large gradients made anew cost page faults
+            parameter.grad = torch.zeros_like(parameter)
         hashes = {"data": data_hash(task.units), "settings": settings_hash(settings), **identity}
         self.saves = Saves(folder, self.parameters, self.optimiser, hashes, settings.keep_checkpoints)
         self.steps_per_epoch = math.ceil(len(task.units) / settings.batch_size)
@@ -190,18 +192,19 @@ class _Run(Generic[L]):
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.task.model.train()
-        figures = through(self.task, units, self.settings, self.accelerator, learn=True)
+        figures, learned = through(self.task, units, self.settings, self.accelerator, learn=True)
         figures["lr"] = rate
         figures["epoch"] = float(step // self.steps_per_epoch)
-        if any(p.grad is not None for p in self.parameters.values()):
+        if learned:
             figures["grad_norm"] = self._clip(units)
             self.optimiser.step()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimiser.zero_grad(set_to_none=False)
         return figures
 
     def _clip(self, units: Sequence[Unit[L]]) -> float:
         """Scale gradients to the largest norm allowed; the norm they had."""
-        norm = float(nn.utils.clip_grad_norm_(self.parameters.values(), self.settings.max_grad_norm))
+        grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+        norm = float(nn.utils.get_total_norm(grads))
         if not math.isfinite(norm):
             odd = [n for n, p in self.parameters.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise TrainingError(
@@ -209,6 +212,8 @@ class _Run(Generic[L]):
                 f"{', '.join(unit.name for unit in units[:5])}. Lower the learning rate, or drop rows that are out of "
                 "the ordinary; the last checkpoint is sound and can be resumed from."
             )
+        if norm > self.settings.max_grad_norm:
+            nn.utils.clip_grads_with_norm_(self.parameters.values(), self.settings.max_grad_norm, torch.tensor(norm))
         return norm
 
     # ------------------------------------------------------------------ around the steps
@@ -263,13 +268,13 @@ def evaluate(
     """Loss and figures of `units` as if they were one step, without learning."""
     task.model.eval()
     with torch.no_grad():
-        return through(task, units, settings, accelerator or _accelerator(), learn=False)
+        return through(task, units, settings, accelerator or _accelerator(), learn=False)[0]
 
 
 def through(
     task: Task[L], units: Sequence[Unit[L]], settings: TrainSettings, accelerator: Accelerator, *, learn: bool
-) -> dict[str, float]:
-    """Loss and figures of `units` as one step, with its gradient left on the weights if they are to `learn`."""
+) -> tuple[dict[str, float], bool]:
+    """Loss and figures of `units` as one step, its gradient added on the weights if they are to `learn`; whether any was."""
     names = ("loss", *task.figures)
     sums = torch.zeros(2, len(names) + 1, dtype=torch.float64)
     try:
@@ -289,12 +294,12 @@ def through(
         ) from error
     if accelerator.num_processes > 1:
         sums = _summed(accelerator, sums.to(accelerator.device)).cpu()
-        for parameter in [p for p in task.model.parameters() if sums[1, -1] > 0 and p.requires_grad]:
-            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = _summed(accelerator, grad)
+        for parameter in task.model.parameters():
+            if sums[1, -1] > 0 and parameter.grad is not None:
+                parameter.grad = _summed(accelerator, parameter.grad)
     total, count = sums.tolist()
     figures = {name: t / n for name, t, n in zip(names[1:], total[1:-1], count[1:-1], strict=True) if n > 0}
-    return {"loss": total[0], **figures, "tokens": total[-1]}
+    return {"loss": total[0], **figures, "tokens": total[-1]}, count[-1] > 0
 
 
 def _accelerator() -> Accelerator:
