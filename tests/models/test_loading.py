@@ -148,9 +148,13 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     """X4: a crash in the middle of saving leaves what stood there before."""
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "old").write_text("old")
-    with pytest.raises(RuntimeError, match="crash"), folders.new_folder(tmp_path / "v") as made:
-        (made / "new").write_text("new")
-        raise RuntimeError("crash")
+    def crash() -> None:
+        with folders.new_folder(tmp_path / "v") as made:
+            (made / "new").write_text("new")
+            raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        crash()
     assert [p.name for p in tmp_path.iterdir()] == ["v"]
     assert (tmp_path / "v" / "old").read_text() == "old"
     with folders.new_folder(tmp_path / "v") as made:

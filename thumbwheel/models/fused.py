@@ -150,12 +150,12 @@ class _Attention(torch.autograd.Function):
         N, G = len(qkv), H // K
         line = qkv.view(N, H + 2 * K, -1)
         turned = rotate(line[:, : H + K], cos, sin)
-        q = _to_heads(turned[:, :H], K)
+        q = _to_heads(turned[:, :H], K).mul_(scale)  # the scale on queries is a pass over fewer numbers than on scores
         k, v = _to_heads(turned[:, H:], K), _to_heads(line[:, H + K :], K)
         out = torch.empty_like(q)
         kept: list[Tensor | None] = []
         for block in plan.blocks:
-            p = _probabilities(q, k, block, G, scale)
+            p = _probabilities(q, k, block, G)
             torch.bmm(p, keys_of(block, v, 1), out=_block(out, block, G))
             kept.append(p if ctx.needs_input_grad[0] and p.numel() <= KEPT_SCORES else None)
         ctx.save_for_backward(q, k, v, cos, sin, *kept)
@@ -172,15 +172,15 @@ class _Attention(torch.autograd.Function):
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for block, p in zip(plan.blocks, kept, strict=True):
             if p is None:
-                p = _probabilities(q, k, block, G, scale)
+                p = _probabilities(q, k, block, G)
             slope = _block(do, block, G)
             _add_keys(dv, block, p, slope)
             ds = torch.bmm(slope, keys_of(block, v, 1).transpose(1, 2))
-            ds = torch._softmax_backward_data(ds, p, -1, p.dtype).mul_(scale)
+            ds = torch._softmax_backward_data(ds, p, -1, p.dtype)
             torch.bmm(ds, keys_of(block, k, 1), out=_block(dq, block, G))
             _add_keys(dk, block, ds, _block(q, block, G))
         dline = dy.new_empty(N, H + 2 * K, q.shape[2])
-        dturned = torch.cat([_from_heads(dq, N, H), dk.transpose(0, 1)], 1)
+        dturned = torch.cat([_from_heads(dq.mul_(scale), N, H), dk.transpose(0, 1)], 1)
         dline[:, : H + K] = rotate(dturned, cos, sin, back=True)
         dline[:, H + K :] = dv.transpose(0, 1)
         return dline.view(N, -1), None, None, None, None, None
@@ -203,9 +203,9 @@ def _block(x: Tensor, block: Block, G: int) -> Tensor:
     return x.narrow(1, block.start * G, (block.stop - block.start) * G)
 
 
-def _probabilities(q: Tensor, k: Tensor, block: Block, G: int, scale: float) -> Tensor:
+def _probabilities(q: Tensor, k: Tensor, block: Block, G: int) -> Tensor:
     """(K, Q·G, S) softmax of the scores a query may see."""
-    scores = torch.bmm(_block(q, block, G), keys_of(block, k, 1).transpose(1, 2)).mul_(scale)
+    scores = torch.bmm(_block(q, block, G), keys_of(block, k, 1).transpose(1, 2))
     scores.view(len(scores), -1, G, scores.shape[2]).masked_fill_(block.hidden[:, None], float("-inf"))
     return torch.softmax(scores, -1, out=scores)
 
