@@ -61,7 +61,7 @@ class Saves:
         if found is not None:
             raise CheckpointError(
                 f"'{self.folder}' holds a run that got as far as '{found.name}'. "
-                "Resume it (resume=True), or train in another folder."
+                "Resume it (resume=True, --resume on the command line), or train in another folder."
             )
         return Position()
 
@@ -77,6 +77,11 @@ class Saves:
                 )
             )
         saved = checkpoints.load(found, expect=self.identity)
+        absent = sorted({WEIGHTS, OPTIMISER} - set(saved.files))
+        if absent:
+            raise CheckpointError(
+                f"The checkpoint '{found}' cannot be used: its manifest names no {absent[0]}. Delete that folder."
+            )
         _fill(self.parameters, saved.files[WEIGHTS])
         state = torch.load(saved.files[OPTIMISER], weights_only=True)
         self.optimiser.load_state_dict(state["optimiser"])
