@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings, UpdateSettings
-from thumbwheel.errors import DataError
+from thumbwheel.errors import DataError, NotFound, StoreError
 from thumbwheel.formulas.preference import preference_losses
 from thumbwheel.records import Demonstration, Episode, Labelled, Preference, Prompt
 from thumbwheel.rounds.stages import Outcome
@@ -93,8 +93,16 @@ def gather(store: Store, settings: Settings, *, folder: Path, live: PolicyVersio
 
 
 def read_rows(frozen: Outcome | None) -> list[Row]:
-    """The rows of a frozen snapshot, in order; none where nothing was frozen."""
-    return [] if frozen is None else [cast(Row, row) for row in snapshots.read(Path(frozen["path"]))]
+    """The rows of a frozen snapshot, in order; none where nothing was frozen. Raises NotFound, or StoreError on damage."""
+    if frozen is None:
+        return []
+    try:
+        rows = snapshots.read(Path(frozen["path"]))
+        rows.verify()  # a letter that changed on disk would be learned
+    except (NotFound, StoreError) as error:
+        error.add_note("Where it belongs to an unfinished round, delete gather.json in the round's folder as well.")
+        raise
+    return [cast(Row, row) for row in rows]
 
 
 def _view(view: View, episodes: Iterable[Episode], settings: Settings, known: set[str]) -> Accounted[Row]:
