@@ -269,6 +269,22 @@ def test_a_gradient_that_is_not_finite_names_the_weights_and_the_rows(tmp_path: 
         fit(Steep(Bag(), bag_units(2)), settings(), tmp_path, progress=False)
 
 
+def test_a_gradient_too_large_for_its_norm_is_told(tmp_path: Path) -> None:
+    class Enormous(BagTask):
+        def loss(self, micro: MicroBatch[float], totals: float) -> Losses:
+            guess = torch.stack([self.model.out.sum() for _ in micro.units])
+            return Losses(1e30 * guess, {"error": guess})
+
+    with pytest.raises(TrainingError, match="not finite in its norm"):
+        fit(Enormous(Bag(), bag_units(2)), settings(), tmp_path, progress=False)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        fit(BagTask(Bag(), bag_units(2)), settings(), tmp_path / "taken", progress=False)
+
+
 def test_running_out_of_memory_says_what_to_do(tmp_path: Path) -> None:
     class Hungry(BagTask):
         def loss(self, micro: MicroBatch[float], totals: float) -> Losses:

@@ -11,8 +11,8 @@ from made_rows import demonstration, pair, said
 from thumbwheel.batches import token_row
 from thumbwheel.errors import DataError
 from thumbwheel.models.templates import ChatTemplate
-from thumbwheel.testing.models import tiny_tokenizer
-from thumbwheel.train.rows import Lengths, RowTooLong, demonstration_rows, encode, fitted, preference_rows
+from thumbwheel.testing.models import tiny_language_model, tiny_tokenizer
+from thumbwheel.train.rows import Lengths, RowTooLong, demonstration_rows, encode, fitted, preference_rows, within
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_bad_row_is_named_by_its_feedback(template: ChatTemplate, caplog: pyte
 
 def test_too_many_bad_rows_are_an_error_that_names_the_first(template: ChatTemplate) -> None:
     rows = [pair("q", "same", "same"), pair("q", "yes", "no")]
-    with pytest.raises(DataError, match=r"1 of 2 rows.*pair 0"):
+    with pytest.raises(DataError, match=r"pair 0.*at most 40%. Got: 50%"):
         encoded(template, rows, preference_rows, share=0.4)
 
 
@@ -101,3 +101,9 @@ def test_the_answer_and_its_end_are_trained_and_nothing_else(template: ChatTempl
     (row,) = demonstration_rows(template, demonstration("2+2=", "4"), "demonstration 0")
     assert row.ids[row.trained].tolist() == [*template.tokenizer("4")["input_ids"], template.end_id]
     assert said("4").content == "4"
+
+
+def test_a_model_is_never_given_positions_it_does_not_know() -> None:
+    model = tiny_language_model()
+    assert within(Lengths(2000, "keep_end"), model) == Lengths(512, "keep_end")
+    assert within(Lengths(40), model) == Lengths(40)

@@ -24,7 +24,7 @@ from thumbwheel.train.choice import loss_of, must_be
 from thumbwheel.train.kto import kto
 from thumbwheel.train.loop import FitResult, Losses, Task
 from thumbwheel.train.reward import agreement, preference_of
-from thumbwheel.train.rows import Lengths, encode, preference_rows
+from thumbwheel.train.rows import Lengths, encode, preference_rows, within
 from thumbwheel.train.stage import REFERENCE, How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column
 
@@ -123,7 +123,7 @@ def dpo(
     accounts: list[Account] = []
     for side in sides(cast(Sequence[Preference], records), cast("Sequence[Preference] | None", heldout), settings):
         encoded = encode(
-            side, model.template, preference_rows, noun="pair", lengths=lengths or Lengths(),
+            side, model.template, preference_rows, noun="pair", lengths=within(lengths, model),
             max_unusable_share=settings.max_unusable_share, is_tie=lambda pair: preference_of(pair) == 0.5,
         )  # fmt: skip
         pairs = [Unit(row.name, row.rows, Pair(preference_of(row.record), row.record.weight)) for row in encoded.rows]

@@ -26,7 +26,7 @@ from thumbwheel.records import Labelled
 from thumbwheel.signals.accounts import Account
 from thumbwheel.train.choice import loss_of, must_be
 from thumbwheel.train.loop import FitResult, Losses, Task
-from thumbwheel.train.rows import Encoded, Lengths, encode, labelled_rows
+from thumbwheel.train.rows import Encoded, Lengths, encode, labelled_rows, within
 from thumbwheel.train.stage import REFERENCE, How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column, in_micro_batches
 
@@ -124,7 +124,7 @@ def kto(
             ),
             field="batch_size",
         )
-    lengths = lengths or Lengths()
+    lengths = within(lengths, model)
     train, held = sides(labelled, heldout, settings)
     both_kinds(train)
     units: list[list[Unit[Thumb]]] = []

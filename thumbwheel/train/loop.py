@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from thumbwheel.config import TrainSettings
-from thumbwheel.errors import DataError, TrainingError
+from thumbwheel.errors import CheckpointError, DataError, TrainingError
 from thumbwheel.signals.accounts import Account
 from thumbwheel.train.journal import Journal
 from thumbwheel.train.saves import Position, Saves, settings_hash
@@ -121,7 +121,10 @@ def fit(
     """
     if not task.units:
         raise DataError(f"The {task.name} update has no row to train on. Look at the account of dropped rows.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"The folder '{folder}' cannot be made: {error}. Name another one.") from error
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         run = _Run(task, settings, folder, identity or {})
@@ -208,7 +211,7 @@ class _Run(Generic[L]):
         if not math.isfinite(norm):
             odd = [n for n, p in self.parameters.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise TrainingError(
-                f"The gradient of the {self.task.name} update is not finite in {', '.join(odd[:3])}, for a step of "
+                f"The gradient of the {self.task.name} update is not finite in {', '.join(odd[:3]) or 'its norm'}, for a step of "
                 f"{', '.join(unit.name for unit in units[:5])}. Lower the learning rate, or drop rows that are out of "
                 "the ordinary; the last checkpoint is sound and can be resumed from."
             )

@@ -21,7 +21,7 @@ from thumbwheel.formulas.bradley_terry import bradley_terry, centring
 from thumbwheel.models.heads import RewardModel
 from thumbwheel.records import Preference
 from thumbwheel.train.loop import FitResult, Losses, Task
-from thumbwheel.train.rows import Encoded, Lengths, encode, preference_rows
+from thumbwheel.train.rows import Encoded, Lengths, encode, preference_rows, within
 from thumbwheel.train.stage import How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column, in_micro_batches
 
@@ -115,7 +115,7 @@ def reward(
     template = model.language_model.template
     encoded = [
         encode(
-            side, template, preference_rows, noun="pair", lengths=lengths or Lengths(),
+            side, template, preference_rows, noun="pair", lengths=within(lengths, model.language_model),
             max_unusable_share=settings.max_unusable_share, is_tie=lambda pair: pair.p == 0.5,
         )
         for side in sides(preferences, heldout, settings)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from thumbwheel.batches import TokenRow
-from thumbwheel.errors import DataError
+from thumbwheel.errors import DataError, explain
+from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.templates import ChatTemplate
 from thumbwheel.records import Demonstration, Id, Labelled, Preference
 from thumbwheel.signals.accounts import Account, Accounted
@@ -42,6 +43,13 @@ class Lengths:
 
     max_tokens: int = 1024
     overlong: Overlong = "drop"
+
+
+def within(lengths: Lengths | None, model: LanguageModel) -> Lengths:
+    """The lengths asked for (the defaults where none are), held to the positions that the model knows."""
+    lengths = lengths or Lengths()
+    known = getattr(model.config, "max_position_embeddings", None) or lengths.max_tokens
+    return replace(lengths, max_tokens=min(lengths.max_tokens, known))
 
 
 @dataclass(frozen=True)
@@ -113,11 +121,17 @@ def encode(
         read=len(records), kept=len(kept), dropped=dropped, truncated=cuts,
         ties=sum(is_tie(encoded.record) for encoded in kept),
     )  # fmt: skip
-    log.info("%s rows: %s", noun, account.line())
-    try:
-        account.check(max_unusable_share)
-    except DataError as error:
-        raise DataError(f"{error} The first: {said[0]}") from None
+    if records:
+        log.info("%s rows: %s", noun, account.line())
+    if account.dropped_share > max_unusable_share:
+        raise DataError(
+            explain(
+                f"Too many rows cannot be used: {account.line()}. The first: {said[0]}",
+                allowed=f"a share of at most {max_unusable_share:.0%}",
+                got=f"{account.dropped_share:.0%}",
+                next="Mend the data, or raise 'max_unusable_share'; for long rows see 'model.max_length' and 'model.overlong'.",
+            )
+        )
     return Accounted(kept, account)
 
 

@@ -13,7 +13,7 @@ from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Demonstration
 from thumbwheel.signals.accounts import Account
 from thumbwheel.train.loop import FitResult, Losses, Task
-from thumbwheel.train.rows import Lengths, demonstration_rows, encode
+from thumbwheel.train.rows import Lengths, demonstration_rows, encode, within
 from thumbwheel.train.stage import How, run, sides
 from thumbwheel.train.units import MicroBatch, Unit, column
 
@@ -59,7 +59,7 @@ def sft(
     for side in (train, held):
         encoded = encode(
             side, model.template, demonstration_rows, noun="demonstration",
-            lengths=lengths or Lengths(), max_unusable_share=settings.max_unusable_share,
+            lengths=within(lengths, model), max_unusable_share=settings.max_unusable_share,
         )  # fmt: skip
         units.append([Unit(row.name, row.rows, row.record.weight) for row in encoded.rows])
         accounts.append(encoded.account)
