@@ -10,7 +10,7 @@ from thumbwheel.batches import pack, token_row
 from thumbwheel.config import ModelSettings, SampleSettings
 from thumbwheel.engines.base import Sample
 from thumbwheel.engines.batch_sampler import BatchSampler
-from thumbwheel.errors import DataError
+from thumbwheel.errors import DataError, ModelError, SettingError
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Message, Prompt
 from thumbwheel.testing.models import ScriptedSampler, tiny_language_model
@@ -201,3 +201,16 @@ def test_the_scripted_sampler_reads_its_script() -> None:
     assert fake.calls[0][1] == (1, 2)
     with pytest.raises(DataError, match="no answer to 'why'"):
         fake.sample([user("why")], seeds=[0], settings=settings())
+
+
+def test_what_cannot_be_sampled_is_refused_with_the_reason() -> None:
+    """Bad input: a negative seed, an empty stop string, a model that computes NaN."""
+    with pytest.raises(DataError, match="0 or more"):
+        sample(tiny_language_model(), [user("hi")], [-1])
+    with pytest.raises(SettingError, match="empty string"):
+        sample(tiny_language_model(), [user("hi")], [1], stop=("",))
+    broken = tiny_language_model()
+    with torch.no_grad():
+        broken.network.model.norm.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match="not finite"):
+        sample(broken, [user("hi")], [1])

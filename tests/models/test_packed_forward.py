@@ -228,3 +228,9 @@ def test_sampling_first_and_training_afterwards_works_on_the_same_weights() -> N
     model.make_trainable(ModelSettings(adapter="full"), seed=0)
     model.row_logps(pack(ROWS)).sum().backward()
     assert all(p.grad is not None and float(p.grad.abs().sum()) > 0 for p in model.trainable())
+
+
+def test_a_token_of_another_vocabulary_is_refused() -> None:
+    """Pitfalls: rows made with another tokenizer are an error that says so, not an index error."""
+    with pytest.raises(ModelError, match="another tokenizer"):
+        tiny_language_model().hidden(pack([token_row([1], [9999])]))

@@ -19,7 +19,7 @@ from thumbwheel.config import SampleSettings
 from thumbwheel.engines.base import Progress, Sample, Stop
 from thumbwheel.engines.choosing import choose
 from thumbwheel.engines.decoding import ModuleStepper, Stepper, open_stepper
-from thumbwheel.errors import DataError
+from thumbwheel.errors import DataError, ModelError, SettingError
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Prompt
 
@@ -54,9 +54,15 @@ class BatchSampler:
         settings: SampleSettings,
         progress: Progress | None = None,
     ) -> list[Sample]:
-        """See `thumbwheel.engines.base.Sampler`. Raises DataError where prompts and seeds differ in number."""
-        if len(prompts) != len(seeds):
-            raise DataError(f"Every prompt needs its own seed. Got {len(prompts)} prompts and {len(seeds)} seeds.")
+        """See `thumbwheel.engines.base.Sampler`. Raises DataError where prompts and seeds differ in number, SettingError
+        on an empty stop string, ModelError where the model's numbers are not finite."""
+        if len(prompts) != len(seeds) or any(seed < 0 for seed in seeds):
+            raise DataError(
+                f"Every prompt needs a seed of its own, 0 or more. Got {len(prompts)} prompts and {len(seeds)} seeds, "
+                f"the least of them {min(seeds, default=None)}."
+            )
+        if "" in settings.stop:
+            raise SettingError("'sample.stop' holds an empty string, at which every answer would end. Leave it out.")
         rows = self._rows(prompts, seeds, settings)
         done: dict[int, Sample] = {}
         for row in rows:
@@ -118,6 +124,8 @@ class BatchSampler:
         self, h: Tensor, weight: Tensor, bias: Tensor | None, rows: Sequence[_Row], settings: SampleSettings
     ) -> Tensor:
         """Draw one token a row and note it."""
+        if not bool(torch.isfinite(h).all()):
+            raise ModelError("The model computes numbers that are not finite, so nothing can be sampled from it.")
         logits = torch.nn.functional.linear(h.to(weight.dtype), weight, bias)
         draws = torch.tensor([row.draws[len(row.ids)] for row in rows], device=h.device)
         tokens, logps = choose(logits, draws, settings)

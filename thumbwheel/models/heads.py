@@ -72,7 +72,7 @@ class RewardModel(nn.Module):
         """Write trunk (or its adapter), head and normalisation into one folder, whole or not at all."""
         from safetensors.torch import save_file
 
-        with folders.new_folder(folder) as target:
+        with folders.quiet(), folders.new_folder(folder) as target:
             self.language_model.write(target, notes)
             tensors = {name: getattr(self, name).detach().cpu().reshape(-1) for name in HEAD_TENSORS}
             save_file(tensors, str(target / HEAD))

@@ -84,7 +84,16 @@ class LanguageModel(nn.Module):
         return torch.autocast(self.device.type, self.compute_dtype)
 
     def hidden(self, batch: PackedBatch, *, at: Ints | None = None) -> Tensor:
-        """(N, D) final normed hidden states, each token having seen its own row only; at places `at`, (len(at), D)."""
+        """(N, D) final normed hidden states, each token having seen its own row only; at places `at`, (len(at), D).
+
+        Raises ModelError where a token id is none of the model's.
+        """
+        known = self.network.get_input_embeddings().num_embeddings
+        if int(batch.ids.max()) >= known:
+            raise ModelError(
+                f"Token id {int(batch.ids.max())} is outside the model's vocabulary of {known}: the rows were made with "
+                "another tokenizer. Encode them with this model's template."
+            )
         plan = AttentionPlan.of(batch, self.device)
         places = None if at is None else self._long(at)
         if self.decoder is not None and self.decoder.fits(plan):
@@ -204,7 +213,7 @@ class LanguageModel(nn.Module):
         The folder appears whole or not at all. `notes` (JSON values) are kept in its description.
         Raises ModelError if an adapter's base is not known, StoreError if the disk is full.
         """
-        with folders.new_folder(folder) as target:
+        with folders.quiet(), folders.new_folder(folder) as target:
             self.write(target, notes)
 
     def base_must_be(self, wanted: str | None, adapter: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,7 +106,7 @@ def read_tokenizer(source: Source, settings: ModelSettings) -> Any:
 def _from_pretrained(kind: Any, source: Source, settings: ModelSettings, **options: Any) -> Any:
     offline = source.folder is not None or os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     try:
-        with _no_bar():
+        with folders.quiet():
             return kind.from_pretrained(
                 source.place, trust_remote_code=settings.trust_remote_code, local_files_only=offline, **options
             )
@@ -122,18 +120,6 @@ def _from_pretrained(kind: Any, source: Source, settings: ModelSettings, **optio
                 f"The weights in '{source.place}' cannot be read: {first}. The file is cut short; take another copy."
             ) from error
         raise ModelError(f"The model in '{source.place}' cannot be loaded: {first}") from error
-
-
-@contextmanager
-def _no_bar() -> Iterator[None]:
-    """transformers draws a bar whenever weights are read, which takes a moment; bars of downloads are the hub's and stay."""
-    from transformers.utils import logging
-
-    before = logging.set_tqdm_hook(lambda factory, args, kwargs: logging.EmptyTqdm(*args, **kwargs))
-    try:
-        yield
-    finally:
-        logging.set_tqdm_hook(before)
 
 
 def folder_of(source: Source) -> Path:

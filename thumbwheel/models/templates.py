@@ -113,8 +113,26 @@ class ChatTemplate:
         return ids
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """Ids a sampler starts from: the prompt, up to where the answer begins."""
-        return self._ids(self.render(prompt, open_answer=True), first=True)
+        """Ids a sampler starts from: the prompt, up to where the answer begins. Raises DataError."""
+        return self._turn_ids(self.render(prompt, open_answer=True), prompt, first=True)
+
+    def _turn_ids(self, text: str, messages: Sequence[Message], *, first: bool) -> list[int]:
+        """Ids of rendered `messages`. What looks like a control token in their contents is spelt out: nobody but the
+        template opens or ends a turn. Raises DataError where such a content cannot be told from the template."""
+        ids: list[int] = []
+        for message in messages:
+            if not any(token in message.content for token in self.tokenizer.all_special_tokens):
+                continue
+            content = message.content.strip()
+            before, found, text = text.partition(content)
+            if not found:
+                raise DataError(
+                    f"A {message.role} message holds a control token, and the template rewrites it. Drop the row."
+                )
+            ids += self._ids(before, first=first)
+            ids += self._ids(content, plain=True)
+            first = False
+        return ids + self._ids(text, first=first)
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of sampled ids, control tokens left out, spaces as they are."""
@@ -135,7 +153,7 @@ class ChatTemplate:
         `token_ids` are the ids really sampled; they are taken as they are when `tokenizer` (a hash) is this one's.
         `ended=False` is an answer that was cut off: it gets no end token.
         """
-        opened = self._ids(self.render(prompt, open_answer=True), first=True)
+        opened = self.prompt_ids(prompt)
         if token_ids and tokenizer == self.tokenizer_hash:
             answer = list(token_ids)
         else:
@@ -154,7 +172,7 @@ class ChatTemplate:
         """
         pieces: list[tuple[list[int], bool]] = []
         done = ""
-        shared = 0
+        read = shared = 0
         for index, message in enumerate(messages):
             if message.role != "assistant" or index == 0:
                 continue
@@ -162,7 +180,9 @@ class ChatTemplate:
             opened = self.render(before, open_answer=True)
             if not opened.startswith(done):
                 raise DataError(_changed(name, f"turns before message {index}"))
-            pieces.append((self._ids(opened[len(done) :], first=not done), False))
+            new = self._turn_ids(opened[len(done) :], messages[read:index], first=not done)
+            read = index + 1
+            pieces.append((new, False))
             shared = shared or len(pieces[0][0])
             body = self._answer_text(before, message, name)
             pieces.append((self._answer_ids(body, message, ended=True), True))
@@ -258,14 +278,18 @@ def _arguments(text: str) -> Any:
 
 
 def _plain(messages: Sequence[Message], eos: str, *, open_answer: bool) -> str:
-    """A base model's rendering: one user message is text to continue; anything longer is a talk with named speakers."""
-    roles = [message.role for message in messages]
-    if roles in (["user"], ["user", "assistant"]):
-        return messages[0].content + (messages[1].content + eos if len(messages) == 2 else "")
-    turns = []
-    for message in messages:
-        end = eos if message.role == "assistant" else ""
-        turns.append(f"{message.role.capitalize()}:\n{message.content}{end}")
-    if open_answer:
-        turns.append("Assistant:\n")
-    return "\n\n".join(turns)
+    """A base model's rendering. A talk that opens with the user opens with bare text, and its answer goes on from there;
+    every other turn has its speaker named. It only ever grows at its end.
+    """
+    bare = 1 if messages[0].role == "user" else 0
+    out = messages[0].content if bare else ""
+    for index, message in enumerate(messages[bare:], start=bare):
+        if message.role != "assistant":
+            out += _heading(out, message.role) + message.content
+        else:
+            out += ("" if bare and index == 1 else _heading(out, "assistant")) + message.content + eos
+    return out + _heading(out, "assistant") if open_answer and not (bare and len(messages) == 1) else out
+
+
+def _heading(before: str, role: str) -> str:
+    return ("\n\n" if before else "") + f"{role.capitalize()}:\n"
