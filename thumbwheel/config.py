@@ -178,6 +178,11 @@ class RewardSettings(TrainSettings):
     temperature: Positive = Field(1.0, description="τ of -log σ((r_chosen - r_rejected)/τ)")
     centring: float = Field(0.01, ge=0, description="weight of (r_chosen + r_rejected)², which keeps scores near 0")
     normalise: bool = Field(True, description="shift and scale scores to mean 0, deviation 1 on the training answers")
+    encoder_recipes: tuple[str, ...] = Field(
+        (), description="encoder trunk: choices of features; empty: every known one"
+    )
+    encoder_members: Count = Field(5, description="encoder trunk: how many of the best choices are averaged")
+    encoder_folds: int = Field(5, ge=2, description="encoder trunk: folds by prompt that choices are judged on")
 
 
 class UpdateSettings(TrainSettings):
@@ -275,6 +280,8 @@ def load(path: str | Path | None = None, *, overrides: Iterable[str] = ()) -> Se
             raise NotFound(
                 f"There is no settings file '{path}'. Write one, or leave it out to use the defaults."
             ) from None
+        except OSError as error:
+            raise SettingError(f"The settings file '{path}' cannot be read: {error.strerror or error}.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise SettingError(f"The settings file '{path}' is not valid TOML: {error}.") from None
     for override in overrides:
