@@ -16,7 +16,7 @@ def demo_settings(folder: Path, *, reckless: bool, seed: int) -> Settings:
             "seed": seed,
             "store": {"url": f"sqlite:///{folder / 'thumbwheel.db'}", "folder": folder / "data"},
             "model": {"path": "smollm2-135m-instruct", "lora_r": 16, "lora_alpha": 32},
-            "sample": {"temperature": 0.7, "max_new_tokens": 96, "batch_size": 32},
+            "sample": {"temperature": 0.7, "max_new_tokens": 64, "batch_size": 64},
             "reward": {"trunk": "encoder", "encoder": "all-minilm-l6-v2", "seed": seed},
             "update": {
                 "method": "dpo",
