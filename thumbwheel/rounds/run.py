@@ -129,9 +129,9 @@ class _Round:
 
     def _reward(self, done: dict[str, Outcome]) -> Outcome:
         train, held = (self._pairs(done, name) for name in ("reward_train", "reward_held"))
-        outcome = learn.fit_reward(
-            train, held, self.settings, folder=self.folder.path, tick=self.watch.bar("reward model", "steps")
-        )
+        on_language_model = self.settings.reward.enabled and self.settings.reward.trunk == "language_model"
+        tick = self.watch.bar("reward model", "steps") if on_language_model else None
+        outcome = learn.fit_reward(train, held, self.settings, folder=self.folder.path, tick=tick)
         if outcome["kind"] is None:
             return {**outcome, "lines": [f"no reward model: {outcome['why']}"]}
         return {**outcome, "lines": [learn.reward_line(outcome)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,12 +69,16 @@ class Shown:
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
         )
+        # What trainers warn of comes back as notes and is said once, by `say`.
+        muted = logging.NullHandler()
+        logging.getLogger("thumbwheel").addHandler(muted)
         with Progress(*columns, console=self.console, transient=False, disable=not self._bars) as progress:
             self._progress = progress
             try:
                 yield self
             finally:
                 self._progress = None
+                logging.getLogger("thumbwheel").removeHandler(muted)
 
     def stage(self, name: str, *, done: bool) -> None:
         note = " [dim](done before)[/]" if done else ""
