@@ -183,7 +183,7 @@ def test_bfloat16_samples_are_near_what_training_computes() -> None:
 
 def test_prompts_and_seeds_must_be_as_many() -> None:
     """House style: never a guess."""
-    with pytest.raises(DataError, match="own seed"):
+    with pytest.raises(DataError, match="seed of its own"):
         sample(tiny_language_model(), PROMPTS, [1])
 
 

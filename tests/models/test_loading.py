@@ -148,6 +148,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     """X4: a crash in the middle of saving leaves what stood there before."""
     (tmp_path / "v").mkdir()
     (tmp_path / "v" / "old").write_text("old")
+
     def crash() -> None:
         with folders.new_folder(tmp_path / "v") as made:
             (made / "new").write_text("new")
