@@ -62,6 +62,8 @@ def fit_ridge(
     Returns (D,), by Newton's steps halved while they do not descend. Strictly convex, so `start` changes the time it takes
     and not the result. Raises TrainingError where it does not come out finite.
     """
+    if not features.shape[1]:
+        return np.zeros(0)  # nothing varies between the answers
     difference, total = _incidence(pairs, len(features), -1.0), _incidence(pairs, len(features), 1.0)  # (P, R)
     loss = _Loss(pairs, tau, centre)
     w: Floats = np.zeros(features.shape[1]) if start is None else start.copy()
@@ -166,20 +168,30 @@ def crossed_gaps(
 
 
 def best_scale(gaps: Floats, pairs: Comparisons) -> float:
-    """argmax_s Σ v (p ln σ(s d) + (1 - p) ln σ(-s d)) in [0.01, 100]: by how much gaps are to be stretched to be believed."""
+    """argmax_s Σ v (p ln σ(s d) + (1 - p) ln σ(-s d)) in [0.01, 100]: by how much gaps are to be stretched to be believed.
+
+    One tie of typical gap is added, so that a few pairs that all came out right are not believed without limit.
+    Known value: n pairs of gap d, all right -> ln(2n + 1) / d.
+    """
+    typical = float(np.sqrt((gaps**2).mean())) if len(gaps) else 0.0
     low, high = np.log(0.01), np.log(100.0)
     for _ in range(60):  # the slope is monotone in s, so bisection on it
         middle = (low + high) / 2
-        if _slope(np.exp(middle), gaps, pairs) > 0:
+        if _slope(np.exp(middle), gaps, pairs, typical) > 0:
             low = middle
         else:
             high = middle
     return float(np.exp((low + high) / 2))
 
 
-def _slope(scale: float, gaps: Floats, pairs: Comparisons) -> float:
-    p = 1 / (1 + np.exp(-np.clip(scale * gaps, -500, 500)))
-    return float((pairs.weight * (pairs.preference - p) * gaps).sum())
+def _slope(scale: float, gaps: Floats, pairs: Comparisons, typical: float) -> float:
+    tie = typical * (0.5 - _sigmoid(scale * typical))
+    return float((pairs.weight * (pairs.preference - _sigmoid(scale * gaps)) * gaps).sum() + tie)
+
+
+def _sigmoid(z: Floats | float) -> Floats:
+    made: Floats = np.exp(-np.logaddexp(0, -np.asarray(z, dtype=np.float64)))
+    return made
 
 
 def log_loss_of(gaps: Floats, pairs: Comparisons) -> float:
