@@ -141,6 +141,10 @@ class SampleSettings(Section):
     batch_size: Count = Field(16, description="answers sampled side by side")
 
 
+# They change how a run is carried out and not what comes out of it, so a run may go on with others.
+FREE_SETTINGS = frozenset({"tokens_per_micro_batch", "checkpoint_every_steps", "keep_checkpoints", "tensorboard"})
+
+
 class TrainSettings(Section):
     """Shared by every update."""
 
@@ -263,8 +267,15 @@ class Settings(Section):
         return self
 
     def digest(self) -> str:
-        """SHA-256 of every value that can change a result."""
-        return digest_of(self.model_dump(mode="json"))
+        """SHA-256 of every value that can change a result: a round goes on with other memory settings, and with no others."""
+        free: dict[str, Any] = {
+            "server": True,
+            "round": {"progress"},
+            "model": {"gradient_checkpointing"},
+            "reward": set(FREE_SETTINGS),
+            "update": set(FREE_SETTINGS),
+        }
+        return digest_of(self.model_dump(mode="json", exclude=free))
 
 
 def load(path: str | Path | None = None, *, overrides: Iterable[str] = ()) -> Settings:

@@ -1,12 +1,14 @@
 """Name -> thing. A name is registered here, or is "package.module:attr" and imported when asked for.
 
-kl_controllers = Registry("KL controller")
+    kl_controllers = Registry("KL controller")
 
-@kl_controllers.register("fixed")
-class Fixed: ...
+    @kl_controllers.register("fixed")
+    class Fixed: ...
 
-kl_controllers.get("fixed")             # the class
-kl_controllers.get("my_pkg.mod:Mine")   # imported; nothing to install or announce
+    kl_controllers.get("fixed")             # the class
+    kl_controllers.get("my_pkg.mod:Mine")   # imported; nothing to install or announce
+
+A name that is not there is answered with the nearest one that is.
 """
 
 from __future__ import annotations

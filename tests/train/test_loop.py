@@ -285,6 +285,20 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         fit(BagTask(Bag(), bag_units(2)), settings(), tmp_path / "taken", progress=False)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the file on a full disk")
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """Bad input: metrics that cannot be written."""
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(CheckpointError, match="Free some space and resume"):
+        fit(BagTask(Bag(), bag_units(2)), settings(), tmp_path, progress=False)
+
+
+def test_gradients_are_given_back(tmp_path: Path) -> None:
+    model = Bag()
+    fit(BagTask(model, bag_units(4)), settings(), tmp_path, progress=False)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_running_out_of_memory_says_what_to_do(tmp_path: Path) -> None:
     class Hungry(BagTask):
         def loss(self, micro: MicroBatch[float], totals: float) -> Losses:

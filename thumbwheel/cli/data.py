@@ -107,6 +107,8 @@ def erase(
     with opened(settings) as store:
         erased = store.erase_person(who, now=now())
     say(f"{erased.feedback} feedbacks of '{who}' are gone; {len(erased.snapshots)} snapshots were rewritten.")
+    for path in erased.missing:
+        say(f"not found, so look for copies of it: {path}")
     if erased.models:
         table = Table("these learned from it and must be retrained", box=None, pad_edge=False)
         for model in erased.models:

@@ -100,15 +100,14 @@ class BatchSampler:
         joins = not isinstance(stepper, ModuleStepper)
         weight, bias = self.model.head(self.model.compute_dtype)
         flying: list[_Row] = []
-        h: Tensor | None = None
+        h = torch.empty(0)  # (rows in flight, D); empty until the first ones enter
         while waiting or flying:
             free = size - len(flying)
             if waiting and (not flying or (joins and free >= max(1, REFILL_SHARE * size))):
                 new, waiting = waiting[:free], waiting[free:]
                 fresh = _add(stepper, new)
-                h = fresh if h is None else torch.cat([h, fresh])
+                h = torch.cat([h, fresh]) if flying else fresh
                 flying.extend(new)
-            assert h is not None
             tokens = self._draw(h, weight, bias, flying, settings)
             finished = {place: s for place, row in enumerate(flying) if (s := self._finish(row, settings))}
             if finished:
@@ -118,7 +117,8 @@ class BatchSampler:
                 flying, tokens = [flying[old] for old in order], tokens[order]
                 if progress is not None:
                     progress(len(done), total)
-            h = stepper.step(tokens) if flying else None
+            if flying:
+                h = stepper.step(tokens)
 
     def _draw(
         self, h: Tensor, weight: Tensor, bias: Tensor | None, rows: Sequence[_Row], settings: SampleSettings

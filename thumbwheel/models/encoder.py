@@ -243,7 +243,8 @@ def _loaded(path: str, folder: Path) -> tuple[Any, Any]:
     chatter.set_verbosity_error()  # a load report of unused pooler weights is no news
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        network = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        with folders.quiet():
+            network = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
     except Exception as error:  # the loader raises OSError, ValueError, KeyError, SafetensorError, …
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"The encoder '{path}' cannot be loaded from '{folder}': {first}") from error

@@ -19,7 +19,7 @@ from thumbwheel.evals.judges import Scorer, Votes, blind_votes, open_judge
 from thumbwheel.evals.language import Answers
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.scoring import summed_logps
-from thumbwheel.records import Origin, Prompt
+from thumbwheel.records import Prompt
 from thumbwheel.rounds.gather import PROMPTS
 from thumbwheel.rounds.stages import Outcome
 
@@ -98,9 +98,7 @@ def answers_of(outcome: Outcome, whose: str, reward: Scorer | None = None) -> An
     )
 
 
-def vote(
-    outcome: Outcome, settings: Settings, *, folder: Path, scorer: Scorer | None, origin: Origin | None = None
-) -> Votes:
+def vote(outcome: Outcome, settings: Settings, *, folder: Path, scorer: Scorer | None) -> Votes:
     """Blind votes on the sampled answers. With people as judges: write ballots the first time, read them after.
 
     Raises DataError while people have not voted, with the file that they fill in.
@@ -115,5 +113,5 @@ def vote(
                 "then run `thumbwheel round` again."
             )
         return read_votes(folder).votes
-    judge = open_judge(settings.evals.judge, scorer=scorer, origin=origin)
+    judge = open_judge(settings.evals.judge, scorer=scorer, origin=settings.evals.judge_origin)
     return blind_votes(judge, new.prompts, new.texts, parent.texts, seed=settings.seed)

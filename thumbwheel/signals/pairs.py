@@ -19,11 +19,13 @@ from thumbwheel.config import FeedbackSettings
 from thumbwheel.feedback import Choice, Edit, Ranking
 from thumbwheel.records import Episode, Message, Origin, Passage, Preference, Step
 from thumbwheel.signals.accounts import Accounted
-from thumbwheel.signals.verdicts import RATINGS, AnswerKey, Evidence, Verdict, answer_key, edited, gather
+from thumbwheel.signals.verdicts import ABOUT_PASSAGES, AnswerKey, Evidence, Verdict, answer_key, edited, gather
 
 IDENTICAL = "chosen and rejected are the same"
 OTHER_PROMPT = "answers to different prompts"
 UNKNOWN_STEP = "names a step that has not arrived"
+# Kinds with a value that are no rating of an answer beside others; any other kind with a value is one, those of your own too.
+NO_RATINGS = ABOUT_PASSAGES | {"edit", "demonstration", "step_mark"}
 
 
 @dataclass(frozen=True)
@@ -264,8 +266,8 @@ def _rated_pair(one: _Rated, other: _Rated, ballot: _Ballot, compared: set[PairK
 
 
 def _rates(verdict: Verdict) -> bool:
-    """Kinds that give an answer a value of its own; clicks are about passages, an edit is a pair already."""
-    return verdict.feedback.kind in RATINGS or verdict.feedback.kind in {"dwell", "copy", "follow_up", "abandon"}
+    """Whether the kind gives an answer a value of its own: clicks are about passages, an edit is a pair already."""
+    return verdict.feedback.kind not in NO_RATINGS
 
 
 def _tokenizer(chosen: Answer, rejected: Answer) -> str | None:

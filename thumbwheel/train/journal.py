@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from thumbwheel.errors import CheckpointError
 
 METRICS = "metrics.jsonl"
 
@@ -62,8 +65,13 @@ class Journal:
     def _write(self, step: int, figures: Mapping[str, float]) -> None:
         if not self.writes:
             return
-        self._file.write(json.dumps({"step": step, **figures}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"step": step, **figures}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise CheckpointError(
+                f"Metrics cannot be written to '{self.path}': {error}. Free some space and resume."
+            ) from error
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)
@@ -81,7 +89,8 @@ class Journal:
     ) -> None:
         self._bar.stop()
         if self.writes:
-            self._file.close()
+            with suppress(OSError):  # what could not be written was told when it was
+                self._file.close()
         if self._board is not None:
             self._board.close()
 

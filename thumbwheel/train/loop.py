@@ -128,8 +128,11 @@ def fit(
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         run = _Run(task, settings, folder, identity or {})
-        position = run.saves.resume() if resume else run.saves.begin()
-        return run.train(position, watcher or (lambda report: None), progress=progress, clock=clock)
+        try:
+            position = run.saves.resume() if resume else run.saves.begin()
+            return run.train(position, watcher or (lambda report: None), progress=progress, clock=clock)
+        finally:
+            task.model.zero_grad(set_to_none=True)
 
 
 class _Run(Generic[L]):
@@ -153,7 +156,7 @@ class _Run(Generic[L]):
         self, position: Position, watcher: Callable[[StepReport], None], *, progress: bool, clock: Callable[[], float]
     ) -> FitResult:
         """Steps until the end, or until early stopping."""
-        seconds, empty = 0.0, 0
+        seconds = 0.0
         settings, main = self.settings, self.accelerator.is_main_process
         self._say_plan(position)
         with Journal(
@@ -165,7 +168,6 @@ class _Run(Generic[L]):
                 began = clock()
                 figures = self.update(position.step)
                 seconds += clock() - began
-                empty += "grad_norm" not in figures
                 position = replace(position, step=position.step + 1)
                 journal.step(position.step, figures)
                 watcher(StepReport(position.step, self.steps, figures))
@@ -176,8 +178,10 @@ class _Run(Generic[L]):
             self.accelerator.wait_for_everyone()
             if settings.patience and self.task.heldout and position.best_step not in (0, position.step):
                 self.saves.restore_best()
-            metrics = self._metrics(journal.lines(), position)
-        return FitResult(position.step, metrics, "patience" if position.stopped else "finished", empty, seconds)
+            lines = journal.lines()
+        stopped: Literal["finished", "patience"] = "patience" if position.stopped else "finished"
+        empty = sum("loss" in line and "grad_norm" not in line for line in lines)
+        return FitResult(position.step, self._metrics(lines, position), stopped, empty, seconds)
 
     # ------------------------------------------------------------------ one step
 

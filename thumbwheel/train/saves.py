@@ -14,14 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from thumbwheel.config import TrainSettings
+from thumbwheel.config import FREE_SETTINGS, TrainSettings
 from thumbwheel.errors import CheckpointError, explain
 from thumbwheel.records import digest_of
 from thumbwheel.stores import checkpoints
 
 WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.pt"
-# They change how a run is carried out and not what comes out of it, so a run may be resumed with others.
-FREE_SETTINGS = frozenset({"tokens_per_micro_batch", "checkpoint_every_steps", "keep_checkpoints", "tensorboard"})
 
 
 @dataclass(frozen=True)
