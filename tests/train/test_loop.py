@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from torch import nn
 
 from thumbwheel.config import TrainSettings
 from thumbwheel.errors import CheckpointError, DataError, TrainingError
+from thumbwheel.train.journal import Journal
 from thumbwheel.train.loop import Losses, StepReport, adamw, fit
 from thumbwheel.train.units import MicroBatch, Unit
 
@@ -285,12 +288,18 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         fit(BagTask(Bag(), bag_units(2)), settings(), tmp_path / "taken", progress=False)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the file on a full disk")
 def test_a_full_disk_is_told(tmp_path: Path) -> None:
     """Bad input: metrics that cannot be written."""
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match="Free some space and resume"):
-        fit(BagTask(Bag(), bag_units(2)), settings(), tmp_path, progress=False)
+
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Journal(tmp_path, name="bag", watch="loss", start=0, steps=1, progress=False) as journal:
+        journal._file.close()
+        journal._file = Full()
+        with pytest.raises(CheckpointError, match=r"No space left.*Free some space and resume"):
+            journal.step(1, {"loss": 0.5})
 
 
 def test_gradients_are_given_back(tmp_path: Path) -> None:

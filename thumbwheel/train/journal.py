@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -44,7 +44,7 @@ class Journal:
         if writes:
             kept = [line for line in _lines(self.path) if line["step"] <= start]
             self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-            self._file = self.path.open("a", encoding="utf-8")
+            self._file: TextIO = self.path.open("a", encoding="utf-8")
         if writes and tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
