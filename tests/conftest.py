@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# One thread a worker: two workers with two spinning threads each would wait for one another on two cores.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
