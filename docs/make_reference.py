@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ HIDDEN = {"migrations", "templates", "__pycache__", "cli"}
 COMMANDS = "commands"
 MADE = "Made from the code by `make docs`; do not edit."
 WIDTH = 100
+CODE = r"\w[\w., ]* = \w[\w.]*\(|with \w+\(.*\) as |>>> "  # a paragraph that begins like this is a sample
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -59,19 +61,33 @@ def section(path: Path) -> list[str]:
     public = [node for node in tree.body if isinstance(node, Definition) and not node.name.startswith("_")]
     if not public and (path.name == "__init__.py" or not ast.get_docstring(tree)):
         return []
-    parts = [f"## {dotted(path)}", ast.get_docstring(tree) or ""]
+    parts = [f"## {dotted(path)}", prose(tree)]
     for node in public:
-        parts += [f"### {node.name}", f"```python\n{signature(node)}\n```", ast.get_docstring(node) or ""]
+        parts += [f"### {node.name}", f"```python\n{signature(node)}\n```", prose(node)]
         if isinstance(node, ast.ClassDef):
             parts += members(node)
     return parts
+
+
+def prose(node: ast.Module | Definition) -> str:
+    """A docstring as Markdown: samples of code and columns of words are set as they stand."""
+    return "\n\n".join(map(_as_it_stands, (ast.get_docstring(node) or "").split("\n\n")))
+
+
+def _as_it_stands(paragraph: str) -> str:
+    """The formatter takes the indentation of what stands at the end of a docstring; this gives it back."""
+    lines = paragraph.splitlines()
+    columns = len(lines) > 1 and all(re.search(r"\S {2,}\S", line) for line in lines)
+    if paragraph.startswith(("    ", "|", "- ")) or not (columns or re.match(CODE, paragraph)):
+        return paragraph
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def members(node: ast.ClassDef) -> Iterator[str]:
     """Public methods that say something."""
     for item in node.body:
         if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and not item.name.startswith("_"):
-            doc = ast.get_docstring(item)
+            doc = prose(item)
             if doc:
                 first, _, rest = doc.partition("\n\n")
                 shown = " ".join(signature(item, alone=False).split()).replace("( ", "(").replace(", )", ")")
@@ -136,6 +152,8 @@ def fields(node: ast.ClassDef) -> Iterator[str]:
             text = given.get("description")
             meaning = f"  # {text.value}" if isinstance(text, ast.Constant) else ""
             value = value.args[0] if value.args else given.get("default")
+            if value is None and "default_factory" in given:
+                value = ast.Call(given["default_factory"], [], [])
         default = f" = {ast.unparse(value)}" if value is not None else ""
         if len(default) > 60:
             default = " = …"

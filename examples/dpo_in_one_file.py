@@ -2,9 +2,8 @@
 
     python examples/dpo_in_one_file.py
 
-A model that greets people at random is asked twice by each of 100 people, at dawn or at dusk. A made-up user says which
-greeting was nicer. DPO learns from those pairs, and the new model is compared with the old one on people it has never met.
-Seconds on a CPU. The package does the same with language models: `thumbwheel/train/dpo.py`.
+A model that greets people at random is asked twice by each of 160 people, at dawn or at dusk. A made-up user says which was
+nicer. DPO learns from those pairs; the new model is compared with the old one on people it never met. Seconds on a CPU.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from thumbwheel.formulas.stats import win_rate
 
 LETTERS = "\n abcdefghijklmnopqrstuvwxyz>"  # a line end ends the answer; > stands between prompt and answer
 GREETINGS = ("good morning", "good evening", "hello", "hey", "yo")
-LONGEST = 14
+LONGEST, SEEN = 14, 18  # letters of an answer; letters that the model looks back at
 
 
 class Policy(nn.Module):
-    """Letters in, logits of the next letter out."""
+    """The last SEEN letters in, logits of the next letter out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed = nn.Embedding(len(LETTERS), 24)
-        self.gru = nn.GRU(24, 64, batch_first=True)
-        self.head = nn.Linear(64, len(LETTERS))
+        self.embed = nn.Embedding(len(LETTERS), 16)
+        self.net = nn.Sequential(nn.Linear(16 * SEEN, 128), nn.Tanh(), nn.Linear(128, len(LETTERS)))
 
     def forward(self, ids: Tensor) -> Tensor:  # (B, T) -> (B, T, V)
-        return self.head(self.gru(self.embed(ids))[0])
+        seen = nn.functional.pad(ids, (SEEN - 1, 0)).unfold(1, SEEN, 1)  # (B, T, SEEN)
+        return self.net(self.embed(seen).flatten(2))
 
 
 def numbers(texts: list[str]) -> Tensor:
@@ -69,7 +68,6 @@ def liking(prompt: str, answer: str) -> float:
 
 
 def learn(policy: nn.Module, steps: int, lr: float, loss: Callable[[], Tensor]) -> None:
-    """Adam on a loss that is drawn anew in every step."""
     adam = torch.optim.Adam(policy.parameters(), lr=lr)
     for _ in range(steps):
         adam.zero_grad()
@@ -77,20 +75,20 @@ def learn(policy: nn.Module, steps: int, lr: float, loss: Callable[[], Tensor]) 
         adam.step()
 
 
-def main(*, seed: int = 0, beta: float = 0.2) -> tuple[float, float]:
+def main(*, seed: int = 0, beta: float = 1.0) -> tuple[float, float]:
     """Returns the lower end of the win rate's interval, and the share of the new answers that are greetings at all."""
     torch.manual_seed(seed)
     dice, draw = torch.Generator().manual_seed(seed), random.Random(seed)
-    names = sorted({"".join(map(draw.choice, ("bdklmnprst", "aeiou", "lmnrs"))) for _ in range(400)})
-    asked = [f"{name} {draw.choice(('dawn', 'dusk'))}" for name in draw.sample(names, 150)]
-    known, strangers = asked[:100], asked[100:]
+    names = [a + b + c for a in "bdklmnprst" for b in "aeiou" for c in "lmnrs"]
+    asked = [f"{name} {draw.choice(('dawn', 'dusk'))}" for name in draw.sample(names, 220)]
+    known, strangers = asked[:160], asked[160:]
 
     def imitate() -> Tensor:
         prompts = draw.choices(known, k=32)
         return -answer_logp(policy, prompts, draw.choices(GREETINGS, k=32)).mean()
 
     policy = Policy()
-    learn(policy, 250, 1e-2, imitate)  # before any feedback: fluent, and without manners
+    learn(policy, 600, 3e-3, imitate)  # before any feedback: fluent, and without manners
     reference = copy.deepcopy(policy).requires_grad_(False)
 
     pairs = []  # (prompt, chosen, rejected)
@@ -102,24 +100,21 @@ def main(*, seed: int = 0, beta: float = 0.2) -> tuple[float, float]:
 
     def prefer() -> Tensor:
         prompts, *sides = (list(column) for column in zip(*draw.sample(pairs, 16), strict=True))
-        new = [answer_logp(policy, prompts, side) for side in sides]
-        ref = [answer_logp(reference, prompts, side) for side in sides]
-        return dpo(*new, *ref, beta=beta).mean()
+        logps = [answer_logp(model, prompts, side) for model in (policy, reference) for side in sides]
+        return dpo(*logps, beta=beta).mean()
 
-    print(f"loss at the reference {prefer().item():.4f}, which is ln 2")
-    learn(policy, 100, 2e-3, prefer)
-    print(f"loss after training {prefer().item():.4f}")
+    first = prefer().item()
+    learn(policy, 150, 3e-4, prefer)
+    print(f"loss at the reference {first:.4f}, which is ln 2; after training {prefer().item():.4f}")
     new, old = (sample(model, strangers, dice) for model in (policy, reference))
     gaps = [liking(p, a) - liking(p, b) for p, a, b in zip(strangers, new, old, strict=True)]
     rate = win_rate([1.0 if gap > 0 else 0.5 if gap == 0 else 0.0 for gap in gaps])
     whole = sum(answer in GREETINGS for answer in new) / len(new)
-    print(
-        f"win rate on strangers {rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}); {whole:.0%} are still greetings"
-    )
-    print("before:", Counter(old).most_common(5))
-    print("after: ", Counter(new).most_common(5))
+    print(f"win rate on strangers {rate.value:.0%} ({rate.low:.0%} to {rate.high:.0%}); {whole:.0%} still greet")
+    print("before:", Counter(old).most_common(5), "\nafter: ", Counter(new).most_common(5))
     return float(rate.low or 0.0), whole
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # a model this small is slower with more
     main()
