@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,7 +34,8 @@ GOALS = {
     ("dpo", "smol"): 3.0,
 }  # fmt: skip
 MEMORY_GOAL = {("sft", "tiny"): 0.5, ("dpo", "tiny"): 0.5}
-NOISE = {"eval_loss": 0.03, "eval_accuracy": 0.08}  # by how much a held-out figure may be worse: share of it, or points
+HELD_OUT = {"tiny": 32, "smol": 16}  # pairs that the peers' scripts hold out on runs of this size
+LOSS_NOISE = 0.03  # share by which a held-out loss may be worse
 JUDGED_BY = {"sft": "eval_loss", "rm": "eval_accuracy", "dpo": "eval_loss"}
 FULL = {"sft": "SFT", "rm": "RM", "dpo": "DPO, reference included"}
 MODEL = {"tiny": "tiny", "smol": "135M LoRA"}
@@ -252,16 +254,23 @@ def speed_row(name: str, trainer: str, model: str, ours: Runs, trl: Runs) -> Row
         f"{name}: samples a second", ours.figure("samples_s"), trl.figure("samples_s"),
         goal=GOALS[trainer, model], goal_on="ratio", unit="samples/s",
     )  # fmt: skip
-    if row.met and not as_good(ours.metric(JUDGED_BY[trainer]), trl.metric(JUDGED_BY[trainer]), JUDGED_BY[trainer]):
+    judged = JUDGED_BY[trainer]
+    if row.met and not as_good(ours.metric(judged), trl.metric(judged), judged, held_out=HELD_OUT[model]):
         return Row(row.name, row.ours, row.peer, goal=row.goal, met=False, unit=row.unit, goal_on="ratio")
     return row
 
 
-def as_good(ours: float | None, peer: float | None, name: str) -> bool:
-    """Whether a held-out figure is no worse than the peer's but for noise."""
+def as_good(ours: float | None, peer: float | None, name: str, *, held_out: int) -> bool:
+    """Whether a held-out figure is no worse than the peer's but for noise.
+
+    Accuracies may differ by two standard errors of the difference of two shares, each of `held_out` pairs.
+    """
     if ours is None or peer is None:
         return False
-    return ours <= peer * (1 + NOISE[name]) if name.endswith("loss") else ours >= peer - NOISE[name]
+    if name.endswith("loss"):
+        return ours <= peer * (1 + LOSS_NOISE)
+    p = min(max(peer, 0.1), 0.9)
+    return ours >= peer - 2 * math.sqrt(2 * p * (1 - p) / held_out)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,8 +20,10 @@ from thumbwheel.errors import NotFound, ThumbwheelError
 if TYPE_CHECKING:
     from thumbwheel.stores.base import Store
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# A pipe or a file has no width of its own; lines for grep are not folded at 80.
+PIPED = 200
+out = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED)
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else PIPED)
 
 app = typer.Typer(
     name="thumbwheel",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from pydantic import BaseModel
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from thumbwheel.cli.app import File, Overrides, app, opened, out, settings_from
 from thumbwheel.config import Section, Settings
@@ -25,7 +25,9 @@ def show_settings(
 ) -> None:
     """Every setting with its value and meaning."""
     settings = settings_from(settings_file, overrides)
-    table = Table("setting", "value", "meaning", box=None, pad_edge=False)
+    table = Table(
+        Column("setting", no_wrap=True), Column("value", overflow="fold"), "meaning", box=None, pad_edge=False
+    )
     for key, value, meaning in _rows(settings, ""):
         if search.lower() in f"{key} {meaning}".lower():
             table.add_row(key, escape(value), escape(meaning))
