@@ -144,6 +144,14 @@ def test_sampled_ids_are_used_as_they_are() -> None:
     assert text(template, drifted.ids[drifted.trained]) == f"ab{END}"
 
 
+def test_text_of_sampled_ids_is_text_that_a_record_can_hold() -> None:
+    """A model may sample U+0000; the ids keep it, the text does not."""
+    template = ChatTemplate(tiny_tokenizer())
+    (nul,) = template.tokenizer("\0", add_special_tokens=False)["input_ids"]
+    (a,) = template.tokenizer("a", add_special_tokens=False)["input_ids"]
+    assert answer(template.text_of([a, nul, a])).content == "a\N{REPLACEMENT CHARACTER}a"
+
+
 def test_only_assistant_turns_of_a_talk_are_trained() -> None:
     """P1: loss on answers only; tool output is never trained on."""
     template = ChatTemplate(tiny_tokenizer())

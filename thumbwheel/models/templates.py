@@ -135,8 +135,12 @@ class ChatTemplate:
         return ids + self._ids(text, first=first)
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """The text of sampled ids, control tokens left out, spaces as they are."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        """The text of sampled ids, control tokens left out, spaces as they are.
+
+        U+0000, which a model may sample and no record can hold, becomes U+FFFD.
+        """
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
     def encode(
         self,
