@@ -17,7 +17,7 @@ from torch import Tensor
 from thumbwheel.batches import pack, token_row
 from thumbwheel.errors import ModelError
 from thumbwheel.models import fused
-from thumbwheel.models.decoder import Decoder
+from thumbwheel.models.decoder import Decoder, filled
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.packed import AttentionPlan
 
@@ -80,7 +80,7 @@ class FusedStepper:
 
         ends = self._long(batch.last)
         h = self.decoder.run(
-            self._long(batch.ids), self._long(batch.positions), attend, self.model.compute_dtype, at=ends
+            filled(self._long(batch.ids)), filled(self._long(batch.positions)), attend, self.model.compute_dtype, at=ends
         )
         owners = self._long(np.repeat(np.arange(len(groups)), np.diff(starts)))
         sizes = self._long(np.asarray([len(ids) for ids, _ in groups], dtype=np.int64))

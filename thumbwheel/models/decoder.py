@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from thumbwheel.models import fused
 from thumbwheel.models.adapters import LowRank
-from thumbwheel.models.packed import AttentionPlan
+from thumbwheel.models.packed import AttentionPlan, rounded
 from thumbwheel.models.shapes import shortest_window
 
 
@@ -120,6 +120,11 @@ class Layer:
         return self.down(fused.swiglu(self.gate_up(norm(self.norms[1], x))), x)
 
 
+def filled(x: Tensor) -> Tensor:
+    """(N,) -> (rounded(N),), zeros behind: nothing is read there, and products come in few sizes."""
+    return nn.functional.pad(x, (0, rounded(len(x)) - len(x)))
+
+
 def norm(module: Any, x: Tensor) -> Tensor:
     """The module's RMS norm."""
     return fused.norm(x, module.weight, module.variance_epsilon)
@@ -158,7 +163,9 @@ class Decoder:
         def attend(layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             return fused.attention(qkv, cos, sin, plan, self.heads, self.layers[layer].scale)
 
-        return self.run(ids, positions, attend, dtype, at)
+        wanted = len(ids) if at is None else len(at)
+        asked = None if at is None else filled(at)
+        return self.run(filled(ids), filled(positions), attend, dtype, asked)[:wanted]
 
     def run(
         self, ids: Tensor, positions: Tensor, attend: Attend, dtype: torch.dtype, at: Tensor | None = None

@@ -3,7 +3,7 @@
 Where bfloat16 products run at a teraflop a core, most of a training step goes into passes over activations. These
 functions make fewer passes, keep less for the backward pass, and return the same values and gradients as plain layers.
 
-Axes: N packed token, D hidden width, H query head, K key/value head, G = H/K, E head width, Q query, S key of a block.
+Axes: N packed token, L place in the spaced line, D hidden width, H query head, K key/value head, G = H/K, E head width, Q query, S key of a block.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False) -> Tensor
 class _Attention(torch.autograd.Function):
     """Rotary positions and causal attention over a plan's blocks: (N, (H + 2K)·E) columns [q | k | v] -> (N, H·E).
 
-    Inside, queries lie as (K, N·G, E), beside the key head they share; keys and values as (K, N, E).
+    N may go on past the plan: what stands there gets 0. Inside, queries lie as (K, L·G, E), beside the key head they share,
+    keys and values as (K, L, E), all spaced as the plan says.
     """
 
     @staticmethod
@@ -150,8 +151,8 @@ class _Attention(torch.autograd.Function):
         N, G = len(qkv), H // K
         line = qkv.view(N, H + 2 * K, -1)
         turned = rotate(line[:, : H + K], cos, sin)
-        q = _to_heads(turned[:, :H], K).mul_(scale)  # the scale on queries is a pass over fewer numbers than on scores
-        k, v = _to_heads(turned[:, H:], K), _to_heads(line[:, H + K :], K)
+        q = _to_heads(turned[:, :H], K, plan).mul_(scale)  # on queries the scale is a pass over fewer numbers than on scores
+        k, v = _to_heads(turned[:, H:], K, plan), _to_heads(line[:, H + K :], K, plan)
         out = torch.empty_like(q)
         kept: list[Tensor | None] = []
         for block in plan.blocks:
@@ -160,7 +161,7 @@ class _Attention(torch.autograd.Function):
             kept.append(p if ctx.needs_input_grad[0] and p.numel() <= KEPT_SCORES else None)
         ctx.save_for_backward(q, k, v, cos, sin, *kept)
         ctx.settings = plan, heads, scale
-        return _from_heads(out, N, H).view(N, -1)
+        return _from_heads(out, N, H, plan).view(N, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Grads:
@@ -168,7 +169,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, cos, sin, *kept = ctx.saved_tensors
         plan, (H, K), scale = ctx.settings
         N, G = len(dy), H // K
-        do = _to_heads(dy.view(N, H, -1), K)
+        do = _to_heads(dy.view(N, H, -1), K, plan)
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         for block, p in zip(plan.blocks, kept, strict=True):
             if p is None:
@@ -180,26 +181,34 @@ class _Attention(torch.autograd.Function):
             torch.bmm(ds, keys_of(block, k, 1), out=_block(dq, block, G))
             _add_keys(dk, block, ds, _block(q, block, G))
         dline = dy.new_empty(N, H + 2 * K, q.shape[2])
-        dturned = torch.cat([_from_heads(dq.mul_(scale), N, H), dk.transpose(0, 1)], 1)
+        dturned = torch.cat([_from_heads(dq.mul_(scale), N, H, plan), _from_heads(dk, N, K, plan)], 1)
         dline[:, : H + K] = rotate(dturned, cos, sin, back=True)
-        dline[:, H + K :] = dv.transpose(0, 1)
+        dline[:, H + K :] = _from_heads(dv, N, K, plan)
         return dline.view(N, -1), None, None, None, None, None
 
 
-def _to_heads(x: Tensor, K: int) -> Tensor:
-    """(N, H, E) -> (K, N·G, E), in new memory."""
+def _to_heads(x: Tensor, K: int, plan: AttentionPlan) -> Tensor:
+    """(N, H, E) -> (K, L·G, E), in new memory, 0 in the gaps."""
     N, H, E = x.shape
-    return x.view(N, K, H // K, E).transpose(0, 1).reshape(K, N * (H // K), E)
+    heads = x.view(N, K, H // K, E).transpose(0, 1)
+    spaced = x.new_zeros(K, plan.size, H // K, E)
+    for line, own in plan.stretches:
+        spaced[:, own] = heads[:, line]
+    return spaced.view(K, -1, E)
 
 
-def _from_heads(x: Tensor, N: int, H: int) -> Tensor:
-    """(K, N·G, E) -> (N, H, E), in new memory."""
+def _from_heads(x: Tensor, N: int, H: int, plan: AttentionPlan) -> Tensor:
+    """(K, L·G, E) -> (N, H, E), in new memory, 0 past the plan."""
     K, _, E = x.shape
-    return x.view(K, N, H // K, E).transpose(0, 1).reshape(N, H, E)
+    spaced = x.view(K, plan.size, H // K, E)
+    y = x.new_zeros(N, K, H // K, E)
+    for line, own in plan.stretches:
+        y[line] = spaced[:, own].transpose(0, 1)
+    return y.view(N, H, E)
 
 
 def _block(x: Tensor, block: Block, G: int) -> Tensor:
-    """The block's queries out of (K, N·G, E)."""
+    """The block's queries out of (K, L·G, E)."""
     return x.narrow(1, block.start * G, (block.stop - block.start) * G)
 
 
@@ -211,7 +220,7 @@ def _probabilities(q: Tensor, k: Tensor, block: Block, G: int) -> Tensor:
 
 
 def _add_keys(line: Tensor, block: Block, weights: Tensor, x: Tensor) -> None:
-    """line (K, N, E) += weightsᵀ x over the block's queries: weights (K, Q·G, S), x (K, Q·G, E)."""
+    """line (K, L, E) += weightsᵀ x over the block's queries: weights (K, Q·G, S), x (K, Q·G, E)."""
     done = 0
     for part in block.keys:
         width = part.stop - part.start

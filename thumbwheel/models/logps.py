@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from thumbwheel.models.packed import rounded
+
 CHUNK = 256
 TINY = torch.finfo(torch.float32).tiny
 
@@ -101,8 +103,10 @@ def token_logps(
     h: Tensor, weight: Tensor, y: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0
 ) -> Tensor:
     """(M,) float32 log-probability of each y under softmax((h Wᵀ + b) / temperature); differentiable in h, W and b."""
-    out: Tensor = _TokenLogps.apply(h, weight, bias, y, temperature)  # type: ignore[no-untyped-call]
-    return out
+    extra = rounded(len(y)) - len(y)  # products come in few sizes
+    h, places = F.pad(h, (0, 0, 0, extra)), F.pad(y, (0, extra))
+    out: Tensor = _TokenLogps.apply(h, weight, bias, places, temperature)  # type: ignore[no-untyped-call]
+    return out[: len(y)]
 
 
 @torch.no_grad()
