@@ -43,6 +43,17 @@ def test_value_and_gradient_equal_the_plain_formula(*, trained_head: bool, biase
         assert float((a - c).abs().max() / c.abs().max()) < 1e-5
 
 
+def test_the_gradient_can_be_asked_for_twice_and_of_no_token_at_all() -> None:
+    """The last chunk's probabilities are used up by the first backward pass; the second makes them again."""
+    h, w, y, _ = inputs(300, trained_head=True, biased=False)
+    got = logps.token_logps(h, w, y).sum()
+    first = torch.autograd.grad(got, (h, w), retain_graph=True)
+    second = torch.autograd.grad(got, (h, w))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    (nothing,) = torch.autograd.grad(logps.token_logps(h[:0], w, y[:0]).sum(), (w,))
+    assert torch.equal(nothing, torch.zeros_like(w))
+
+
 def test_two_equal_logits_give_minus_ln_2() -> None:
     """By hand: two tokens alike share the mass."""
     got = logps.token_logps(torch.ones(1, 1), torch.zeros(2, 1), torch.tensor([1]))

@@ -80,7 +80,11 @@ class FusedStepper:
 
         ends = self._long(batch.last)
         h = self.decoder.run(
-            filled(self._long(batch.ids)), filled(self._long(batch.positions)), attend, self.model.compute_dtype, at=ends
+            filled(self._long(batch.ids)),
+            filled(self._long(batch.positions)),
+            attend,
+            self.model.compute_dtype,
+            at=ends,
         )
         owners = self._long(np.repeat(np.arange(len(groups)), np.diff(starts)))
         sizes = self._long(np.asarray([len(ids) for ids, _ in groups], dtype=np.int64))

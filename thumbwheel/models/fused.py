@@ -151,7 +151,9 @@ class _Attention(torch.autograd.Function):
         N, G = len(qkv), H // K
         line = qkv.view(N, H + 2 * K, -1)
         turned = rotate(line[:, : H + K], cos, sin)
-        q = _to_heads(turned[:, :H], K, plan).mul_(scale)  # on queries the scale is a pass over fewer numbers than on scores
+        q = _to_heads(turned[:, :H], K, plan).mul_(
+            scale
+        )  # on queries the scale is a pass over fewer numbers than on scores
         k, v = _to_heads(turned[:, H:], K, plan), _to_heads(line[:, H + K :], K, plan)
         out = torch.empty_like(q)
         kept: list[Tensor | None] = []

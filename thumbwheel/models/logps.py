@@ -9,9 +9,10 @@
 | τ | sampling temperature | scalar | |
 | log p | log-probability of each target | (M,) float32 | nats |
 
-Logits exist for one chunk of positions at a time. The gradient with respect to h is `g (W_y - Σ p_v W_v) / τ`, where g
+Logits exist for one chunk of positions at a time, in memory that the next chunk uses again. The gradient with respect to h is `g (W_y - Σ p_v W_v) / τ`, where g
 is the upstream gradient of each token: all but the factor g is known in the forward pass, so with a frozen head it is
-computed there, while the chunk's probabilities are at hand, and only scaled in the backward pass.
+computed there, while the chunk's probabilities are at hand, and only scaled in the backward pass. A head that learns
+has every chunk but the last computed again.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ CHUNK = 256
 TINY = torch.finfo(torch.float32).tiny
 
 
-def _chunk(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> tuple[Tensor, Tensor]:
-    """Of one chunk: probabilities p (C, V) in h's dtype and log p(y) (C,) in float32.
+def _chunk(
+    h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float, room: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Of one chunk: probabilities p (C, V) in h's dtype, in the first rows of `room`, and log p(y) (C,) in float32.
 
     The softmax is one pass in place. Its sum is read back from p(y), which has kept its relative precision; the target's
     own logit, rounded in z, is put right by a float32 product, in the sum too, so that log p(y) stays below 0.
     """
-    z = torch.mm(h, weight.t())
+    z = torch.mm(h, weight.t(), out=room[: len(h)])
     if bias is not None:
         z += bias
     if tau != 1.0:
@@ -54,6 +57,11 @@ def _chunk(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float
     return z, logp
 
 
+def _room(h: Tensor, weight: Tensor) -> Tensor:
+    """Memory for one chunk's logits: new memory for each chunk costs a CPU as much as the product that fills it."""
+    return h.new_empty(min(len(h), CHUNK), len(weight))
+
+
 class _TokenLogps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, tau: float) -> Tensor:
@@ -61,12 +69,15 @@ class _TokenLogps(torch.autograd.Function):
         eager = needs_h and not (needs_w or needs_b)
         out = torch.empty(len(y), dtype=torch.float32, device=h.device)
         slope = torch.empty_like(h) if eager else None
+        room = _room(h, weight)
+        p = room[:0]
         for i in range(0, len(y), CHUNK):
             part = slice(i, i + CHUNK)
-            p, out[part] = _chunk(h[part], weight, bias, y[part], tau)
+            p, out[part] = _chunk(h[part], weight, bias, y[part], tau, room)
             if slope is not None:
                 slope[part] = torch.mm(p, weight).neg_().add_(weight[y[part]]).div_(tau)
         ctx.tau = tau
+        ctx.last = None if eager else p
         if slope is not None:
             ctx.save_for_backward(slope)
         else:
@@ -82,17 +93,23 @@ class _TokenLogps(torch.autograd.Function):
         h, weight, bias, y = ctx.saved_tensors
         needs_h, needs_w, needs_b = ctx.needs_input_grad[:3]
         dh = torch.empty_like(h) if needs_h else None
-        dw = torch.zeros_like(weight) if needs_w else None
+        dw = (torch.empty_like if len(y) else torch.zeros_like)(weight) if needs_w else None
         db = torch.zeros_like(bias) if bias is not None and needs_b else None
-        for i in range(0, len(y), CHUNK):
+        last, ctx.last = ctx.last, None  # used once: what follows overwrites it
+        room = _room(h, weight) if last is None or len(y) > CHUNK else last
+        starts = range(0, len(y), CHUNK)
+        for i in reversed(starts):
             part = slice(i, i + CHUNK)
-            p, _ = _chunk(h[part], weight, bias, y[part], ctx.tau)
+            first = i == starts[-1]
+            p = last if first and last is not None else _chunk(h[part], weight, bias, y[part], ctx.tau, room)[0]
             scaled = (g[part] / ctx.tau).to(p.dtype)
             p.mul_(scaled.neg()[:, None])
             p[torch.arange(len(p), device=p.device), y[part]] += scaled
             if dh is not None:
                 torch.mm(p, weight, out=dh[part])
-            if dw is not None:
+            if dw is not None and first:
+                torch.mm(p.t(), h[part], out=dw)
+            elif dw is not None:
                 dw.addmm_(p.t(), h[part])
             if db is not None:
                 db += p.sum(0)
