@@ -3,7 +3,8 @@
 Where bfloat16 products run at a teraflop a core, most of a training step goes into passes over activations. These
 functions make fewer passes, keep less for the backward pass, and return the same values and gradients as plain layers.
 
-Axes: N packed token, L place in the spaced line, D hidden width, H query head, K key/value head, G = H/K, E head width, Q query, S key of a block.
+Axes: N packed token, L place in the spaced line, D hidden width, H query head, K key/value head, G = H/K, E head width,
+Q query, S key of a block.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@
 | τ | sampling temperature | scalar | |
 | log p | log-probability of each target | (M,) float32 | nats |
 
-Logits exist for one chunk of positions at a time, in memory that the next chunk uses again. The gradient with respect to h is `g (W_y - Σ p_v W_v) / τ`, where g
-is the upstream gradient of each token: all but the factor g is known in the forward pass, so with a frozen head it is
-computed there, while the chunk's probabilities are at hand, and only scaled in the backward pass. A head that learns
-has every chunk but the last computed again.
+Logits exist for one chunk of positions at a time, in memory that the next chunk uses again. The gradient with respect
+to h is `g (W_y - Σ p_v W_v) / τ`, where g is the upstream gradient of each token: all but the factor g is known in the
+forward pass, so with a frozen head it is computed there, while the chunk's probabilities are at hand, and only scaled in
+the backward pass. A head that learns has every chunk but the last computed again.
 """
 
 from __future__ import annotations
