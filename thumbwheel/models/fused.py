@@ -17,7 +17,7 @@ from torch import Tensor
 
 from thumbwheel.models.packed import AttentionPlan, Block, keys_of
 
-ROWS = 256  # tokens an elementwise pass takes at a time, so that its intermediates stay in the cache
+ROWS = 512  # tokens an elementwise pass takes at a time, so that its intermediates stay in the cache
 KEPT_SCORES = 1 << 20  # attention probabilities of a block up to this many elements are kept for the backward pass
 
 Grads = tuple[Tensor | None, ...]

@@ -211,7 +211,7 @@ class _Run(Generic[L]):
     def _clip(self, units: Sequence[Unit[L]]) -> float:
         """Scale gradients to the largest norm allowed; the norm they had."""
         grads = [p.grad for p in self.parameters.values() if p.grad is not None]
-        norm = float(nn.utils.get_total_norm(grads))
+        norm = total_norm(grads)
         if not math.isfinite(norm):
             odd = [n for n, p in self.parameters.items() if p.grad is not None and not bool(p.grad.isfinite().all())]
             raise TrainingError(
@@ -342,6 +342,12 @@ def adamw(parameters: Mapping[str, nn.Parameter], settings: TrainSettings) -> to
         [group for group in groups if group["params"]],
         lr=settings.lr, betas=settings.adam_betas, eps=settings.adam_eps, fused=True,
     )  # fmt: skip
+
+
+def total_norm(tensors: Sequence[Tensor]) -> float:
+    """√(Σ x²) over all of them, row by row: one sum over a large matrix is three times slower and loses digits."""
+    rows = [torch.linalg.vector_norm(x, dim=-1).flatten() if x.ndim > 1 else x.flatten() for x in tensors]
+    return float(torch.linalg.vector_norm(torch.cat(rows)))
 
 
 def _add(sums: Tensor, names: Sequence[str], losses: Losses, n_tokens: int) -> None:
