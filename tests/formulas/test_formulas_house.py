@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(thumbwheel.formulas.__file__).parent
 FILES = sorted(FOLDER.glob("*.py"))
 FORMULAS = [path for path in FILES if path.stem not in {"figures", "__init__"}]
-WITH_TORCH = {"reduce", "bradley_terry", "preference", "kl"}
+WITH_TORCH = {"reduce", "bradley_terry", "preference", "kl", "policy", "credit"}
 
 
 def test_the_numpy_formulas_start_without_torch() -> None:
