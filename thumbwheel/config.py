@@ -12,20 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from thumbwheel.config_online import KLSettings as KLSettings
 from thumbwheel.errors import NotFound, SettingError, did_you_mean, explain
 from thumbwheel.records import Origin, digest_of
-
-Positive = Annotated[float, Field(gt=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """Frozen, checked, closed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from thumbwheel.section import Count as Count
+from thumbwheel.section import Positive as Positive
+from thumbwheel.section import Section as Section
+from thumbwheel.section import Share as Share
 
 
 class StoreSettings(Section):
