@@ -26,10 +26,11 @@ from thumbwheel.models.language import LanguageModel, load
 from thumbwheel.models.templates import ChatTemplate
 from thumbwheel.records import Demonstration, Message, Preference
 from thumbwheel.train.dpo import Dpo, Pair, with_reference
-from thumbwheel.train.loop import StepReport, Task, evaluate, fit
+from thumbwheel.train.loop import StepReport, fit
 from thumbwheel.train.reward import Reward, by_prompt
 from thumbwheel.train.rows import Lengths, demonstration_rows, encode, preference_rows
 from thumbwheel.train.sft import Sft
+from thumbwheel.train.task import Task, evaluate
 from thumbwheel.train.units import Unit
 
 

@@ -20,9 +20,9 @@ from thumbwheel.testing.models import tiny_language_model
 from thumbwheel.train.dpo import Dpo, Pair, with_reference
 from thumbwheel.train.kto import Kto, Thumb
 from thumbwheel.train.kto import with_reference as with_reference_for_kto
-from thumbwheel.train.loop import Task
 from thumbwheel.train.reward import Compared, Reward
 from thumbwheel.train.sft import Sft
+from thumbwheel.train.task import Task
 from thumbwheel.train.units import MicroBatch, Unit
 
 N = 8

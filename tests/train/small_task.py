@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from thumbwheel.batches import TokenRow
-from thumbwheel.train.loop import Losses, Task
+from thumbwheel.train.task import Losses, Task
 from thumbwheel.train.units import MicroBatch, Unit
 
 

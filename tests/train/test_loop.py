@@ -18,7 +18,9 @@ from torch import nn
 from thumbwheel.config import TrainSettings
 from thumbwheel.errors import CheckpointError, DataError, TrainingError
 from thumbwheel.train.journal import Journal
-from thumbwheel.train.loop import Losses, StepReport, adamw, fit
+from thumbwheel.train.learner import adamw
+from thumbwheel.train.loop import StepReport, fit
+from thumbwheel.train.task import Losses
 from thumbwheel.train.units import MicroBatch, Unit
 
 

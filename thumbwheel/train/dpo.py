@@ -22,10 +22,11 @@ from thumbwheel.records import Labelled, Preference
 from thumbwheel.signals.accounts import Account
 from thumbwheel.train.choice import loss_of, must_be
 from thumbwheel.train.kto import kto
-from thumbwheel.train.loop import FitResult, Losses, Task
+from thumbwheel.train.loop import FitResult
 from thumbwheel.train.reward import agreement, preference_of
 from thumbwheel.train.rows import Lengths, encode, preference_rows, within
 from thumbwheel.train.stage import REFERENCE, How, run, sides
+from thumbwheel.train.task import Losses, Task
 from thumbwheel.train.units import MicroBatch, Unit, column
 
 log = logging.getLogger("thumbwheel.train")

@@ -25,9 +25,10 @@ from thumbwheel.models.reference import reference_logps
 from thumbwheel.records import Labelled
 from thumbwheel.signals.accounts import Account
 from thumbwheel.train.choice import loss_of, must_be
-from thumbwheel.train.loop import FitResult, Losses, Task
+from thumbwheel.train.loop import FitResult
 from thumbwheel.train.rows import Encoded, Lengths, encode, labelled_rows, within
 from thumbwheel.train.stage import REFERENCE, How, run, sides
+from thumbwheel.train.task import Losses, Task
 from thumbwheel.train.units import MicroBatch, Unit, column, in_micro_batches
 
 

@@ -20,9 +20,10 @@ from thumbwheel.config import RewardSettings
 from thumbwheel.formulas.bradley_terry import bradley_terry, centring
 from thumbwheel.models.heads import RewardModel
 from thumbwheel.records import Preference
-from thumbwheel.train.loop import FitResult, Losses, Task
+from thumbwheel.train.loop import FitResult
 from thumbwheel.train.rows import Encoded, Lengths, encode, preference_rows, within
 from thumbwheel.train.stage import How, run, sides
+from thumbwheel.train.task import Losses, Task
 from thumbwheel.train.units import MicroBatch, Unit, column, in_micro_batches
 
 log = logging.getLogger("thumbwheel.train")

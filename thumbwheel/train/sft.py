@@ -12,9 +12,10 @@ from thumbwheel.config import TrainSettings
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Demonstration
 from thumbwheel.signals.accounts import Account
-from thumbwheel.train.loop import FitResult, Losses, Task
+from thumbwheel.train.loop import FitResult
 from thumbwheel.train.rows import Lengths, demonstration_rows, encode, within
 from thumbwheel.train.stage import How, run, sides
+from thumbwheel.train.task import Losses, Task
 from thumbwheel.train.units import MicroBatch, Unit, column
 
 FEW, MANY = 1_000, 100_000

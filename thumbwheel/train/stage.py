@@ -16,7 +16,8 @@ from thumbwheel.config import TrainSettings
 from thumbwheel.models.templates import ChatTemplate
 from thumbwheel.signals.accounts import Account
 from thumbwheel.signals.prompts import HasPrompt, split_by_prompt
-from thumbwheel.train.loop import FitResult, StepReport, Task, fit
+from thumbwheel.train.loop import FitResult, StepReport, fit
+from thumbwheel.train.task import Task
 
 log = logging.getLogger("thumbwheel.train")
 R = TypeVar("R", bound=HasPrompt)
