@@ -54,6 +54,23 @@ def test_the_gradient_can_be_asked_for_twice_and_of_no_token_at_all() -> None:
     assert torch.equal(nothing, torch.zeros_like(w))
 
 
+@pytest.mark.parametrize("trained_head", [True, False])
+def test_entropy_and_its_gradient_equal_the_plain_formula(*, trained_head: bool) -> None:
+    """P3: an entropy term that keeps no logits. Two chunks and a rest."""
+    h, w, _, b = inputs(600, trained_head=trained_head, biased=True)
+    upstream = torch.linspace(-2, 2, 600)
+    wanted = [x for x in (h, w, b) if x is not None and x.requires_grad]
+    got = logps.token_entropies(h, w, bias=b, temperature=0.7)
+    mine = torch.autograd.grad((got * upstream).sum(), wanted)
+    assert b is not None
+    p = torch.softmax((h.double() @ w.double().T + b.double()) / 0.7, 1)
+    want = -(p * p.log()).sum(1)
+    theirs = torch.autograd.grad((want * upstream.double()).sum(), wanted)
+    assert torch.allclose(got.double(), want, atol=1e-5)
+    for a, c in zip(mine, theirs, strict=True):
+        assert float((a - c).abs().max() / c.abs().max()) < 1e-5
+
+
 def test_two_equal_logits_give_minus_ln_2() -> None:
     """By hand: two tokens alike share the mass."""
     got = logps.token_logps(torch.ones(1, 1), torch.zeros(2, 1), torch.tensor([1]))

@@ -126,11 +126,45 @@ def token_logps(
     return out[: len(y)]
 
 
-@torch.no_grad()
+class _TokenEntropies(torch.autograd.Function):
+    """H = -Σ p_v log p_v of each position. dH/dz_v = -p_v (log p_v + H), computed again chunk by chunk in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, weight: Tensor, bias: Tensor | None, tau: float) -> Tensor:
+        out = torch.empty(len(h), dtype=torch.float32, device=h.device)
+        for i in range(0, len(h), CHUNK):
+            logp = _log_softmax(h[i : i + CHUNK], weight, bias, tau)
+            out[i : i + CHUNK] = -(logp.exp() * logp).sum(1)
+        ctx.save_for_backward(h, weight, bias, out)
+        ctx.tau = tau
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        h, weight, bias, entropy = ctx.saved_tensors
+        needs_h, needs_w, needs_b = ctx.needs_input_grad[:3]
+        dh = torch.empty_like(h) if needs_h else None
+        dw = torch.zeros_like(weight) if needs_w else None
+        db = torch.zeros_like(bias) if bias is not None and needs_b else None
+        for i in range(0, len(h), CHUNK):
+            part = slice(i, i + CHUNK)
+            logp = _log_softmax(h[part], weight, bias, ctx.tau)
+            dz = logp.exp().mul_(logp + entropy[part, None]).mul_(-g[part, None] / ctx.tau).to(h.dtype)
+            if dh is not None:
+                torch.mm(dz, weight, out=dh[part])
+            if dw is not None:
+                dw.addmm_(dz.t(), h[part])
+            if db is not None:
+                db += dz.sum(0)
+        return dh, dw, db, None
+
+
+def _log_softmax(h: Tensor, weight: Tensor, bias: Tensor | None, tau: float) -> Tensor:
+    return torch.log_softmax(F.linear(h, weight, bias).float() / tau, dim=1)
+
+
 def token_entropies(h: Tensor, weight: Tensor, *, bias: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """(M,) float32 entropy in nats of softmax((h Wᵀ + b) / temperature); no gradient."""
-    out = torch.empty(len(h), dtype=torch.float32, device=h.device)
-    for i in range(0, len(h), CHUNK):
-        logp = torch.log_softmax(F.linear(h[i : i + CHUNK], weight, bias).float() / temperature, dim=1)
-        out[i : i + CHUNK] = -(logp.exp() * logp).sum(1)
+    """(M,) float32 entropy in nats of softmax((h Wᵀ + b) / temperature); differentiable in h, W and b."""
+    out: Tensor = _TokenEntropies.apply(h, weight, bias, temperature)  # type: ignore[no-untyped-call]
     return out

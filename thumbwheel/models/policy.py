@@ -1,0 +1,73 @@
+"""A policy: what on-policy updates ask of a model. `evaluate(batch)` gives log-probability, entropy and value of every action.
+
+Axes: M trained token, R row, D hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from thumbwheel.batches import PackedBatch
+from thumbwheel.models import logps
+from thumbwheel.models.heads import ValueHead
+from thumbwheel.models.language import LanguageModel
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Of every trained token, in the batch's order: (M,) float32 each; None where it was not asked for or there is none.
+
+    logp     nats, of the token that was taken, at the temperature asked for
+    entropy  nats, of the distribution it was taken from
+    value    expected return where the token was chosen, in units of the reward
+    """
+
+    logp: Tensor
+    entropy: Tensor | None = None
+    value: Tensor | None = None
+
+
+class Policy(Protocol):
+    """A language model and a robot's network both satisfy it, so there is one PPO."""
+
+    def evaluate(self, batch: PackedBatch, *, temperature: float = 1.0, entropy: bool = False) -> Evaluated:
+        """See `Evaluated`."""
+        ...
+
+
+class LanguagePolicy(nn.Module):
+    """A language model as a policy over tokens; with a value head, an actor and its critic on one trunk.
+
+    The value is read where the token is predicted. With `detached` its loss does not move the trunk.
+    """
+
+    def __init__(self, language_model: LanguageModel, *, with_value: bool = False, detached: bool = False) -> None:
+        super().__init__()
+        self.language_model = language_model
+        self.value = ValueHead(language_model.width).to(language_model.device) if with_value else None
+        self.detached = detached
+
+    def evaluate(self, batch: PackedBatch, *, temperature: float = 1.0, entropy: bool = False) -> Evaluated:
+        """One forward pass for all that is asked. Differentiable."""
+        model = self.language_model
+        h = model.hidden(batch, at=batch.source)
+        wide = h.to(model.compute_dtype)
+        weight, bias = model.head(wide.dtype)
+        target = torch.from_numpy(batch.target).to(h.device)
+        return Evaluated(
+            logps.token_logps(wide, weight, target, bias=bias, temperature=temperature),
+            logps.token_entropies(wide, weight, bias=bias, temperature=temperature) if entropy else None,
+            None if self.value is None else self.value(h.detach() if self.detached else h),
+        )
+
+    @contextmanager
+    def reference(self) -> Iterator[LanguagePolicy]:
+        """Inside, the language model is its own reference (adapters as they were); see `LanguageModel.reference`."""
+        with self.language_model.reference():
+            yield self
