@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from thumbwheel.config_train import TrainSettings
 from thumbwheel.section import Count, Positive, Section, Share
 
 NEEDS_TARGET = ("ziegler", "exponential", "band", "pid")
@@ -104,3 +105,115 @@ class KLSettings(Section):
                 "the usual gain of 0.1 is made for nats per response; with target_per_token_nats it would move β by "
                 "thousandths. Set exponential_gain_per_nat too (20 is about right), or use target_per_response_nats"
             )
+
+
+class GuardSettings(Section):
+    """What is watched while a policy learns from its own answers, and what is done when it goes wrong."""
+
+    enabled: bool = Field(True, description="watch, and act")
+    max_kl_per_response_nats: Positive = Field(60.0, description="KL to the reference above this is a collapse")
+    max_repetition_rise: Share = Field(0.2, description="rise of the share of repeated 3-grams over the first answers'")
+    min_entropy_share: Share = Field(0.2, description="entropy below this share of the first answers' is a collapse")
+    max_length_ratio: float = Field(3.0, gt=1, description="mean length over the first answers', either way")
+    max_reward_jump: Positive = Field(
+        6.0, description="a reward this many deviations above the last iterations' is a spike: look for a hack"
+    )
+    max_gold_gap: Positive | None = Field(
+        None, description="reward may rise this much more than the gold reward, in units of their first deviations"
+    )
+    window: Count = Field(8, description="iterations that a spike is compared with")
+    warnings_before_rollback: Count = Field(2, description="alarms in a row that cool down before one rolls back")
+    cool_down: float = Field(0.5, gt=0, lt=1, description="learning rate is multiplied by this at every alarm")
+    kl_boost: float = Field(2.0, ge=1, description="β is multiplied by this at every alarm")
+    max_rollbacks: Count = Field(2, description="after so many, DPO on the preferences at hand, or an end")
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "dr_grpo": {"advantage": "dr_grpo", "reduction": "constant_length"},
+    "dapo": {"clip_high": 0.28, "reduction": "token_mean", "resample_flat": 2, "cut_answers": "mask"},
+    "gspo": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "reduction": "sequence_mean"},
+    "rloo": {"advantage": "rloo", "reduction": "token_mean"},
+    "reinforce_pp": {"advantage": "reinforce_pp", "reduction": "token_mean"},
+    "batch": {"advantage": "batch", "reduction": "token_mean"},
+    "ppo": {
+        "advantage": "gae",
+        "answers_per_prompt": 1,
+        "prompts_per_iteration": 32,
+        "reduction": "token_mean",
+        "epochs": 2,
+    },
+}
+"""What the papers' names stand for, as settings; see docs/howto/online.md."""
+
+
+class OnlineSettings(TrainSettings):
+    """Learning from the policy's own answers: PPO, GRPO and its family. What is set here goes before the recipe."""
+
+    recipe: str = Field("grpo", description=", ".join(RECIPES) + ": what the names stand for, as settings")
+    lr: Positive = Field(2e-5, description="peak learning rate")
+    iterations: Count = Field(50, description="rounds of sampling, scoring and learning")
+    prompts_per_iteration: Count = Field(8, description="prompts asked in one of them")
+    answers_per_prompt: Count = Field(8, description="G: answers to each prompt")
+    batch_size: Count = Field(8, description="prompts (all answers together) a weight update")
+    epochs: Count = Field(1, description="passes over an iteration's answers")
+    checkpoint_every_steps: Count = Field(10, description="weight updates between checkpoints for resuming")
+    temperature: Positive = Field(1.0, description="answers are sampled, and scored in training, at this temperature")
+    advantage: str = Field("grpo", description="grpo, dr_grpo, rloo, batch, reinforce_pp, or gae with a value head")
+    reduction: str = Field("sequence_mean", description="token_mean, sequence_mean or constant_length")
+    ratio: Literal["token", "sequence"] = Field(
+        "token", description="of new to old policy: each token's, or the answer's"
+    )
+    clip_low: float = Field(0.2, gt=0, lt=1, description="ε below 1")
+    clip_high: Positive = Field(0.2, description="ε above 1")
+    dual_clip: float | None = Field(None, gt=1, description="bound of the loss where the advantage is negative")
+    engine_weight_cap: Positive | None = Field(
+        2.0, description="bound of π_trainer/π_engine as a token's weight; none: the two are taken to be one"
+    )
+    resample_flat: int = Field(0, ge=0, description="tries to replace groups whose rewards are all equal")
+    cut_answers: Literal["keep", "mask", "penalise"] = Field(
+        "keep", description="answers without an end token: learn from them, leave them out, or take cut_penalty off"
+    )
+    cut_penalty: float = Field(
+        1.0, ge=0, description="taken off the reward of a cut answer, with cut_answers = penalise"
+    )
+    gamma: Share = Field(1.0, description="discount a token, with advantage = gae")
+    lam: Share = Field(0.95, description="λ of GAE")
+    standardise: bool = Field(
+        True, description="with gae: advantages to mean 0, deviation 1 over an iteration's tokens"
+    )
+    value_weight: float = Field(0.5, ge=0, description="of the value loss")
+    value_clip: Positive | None = Field(0.2, description="how far a value may move from the old one unpunished")
+    value_detached: bool = Field(False, description="the value loss leaves the trunk alone")
+    entropy_weight: float = Field(
+        0.0, ge=0, description="of the entropy bonus; 0.05 is usual in control, 0 for language"
+    )
+    lm_weight: float = Field(0.0, ge=0, description="of an ordinary language-model loss on texts given beside")
+    max_update_kl_per_token_nats: Positive | None = Field(
+        0.5, description="new against old policy; above this the rest of the iteration's updates is left out"
+    )
+    max_unscored_share: Share = Field(0.2, description="fail when more answers than this get no reward")
+    kl: KLSettings = Field(default_factory=KLSettings)
+    guard: GuardSettings = Field(default_factory=GuardSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_recipe(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        name = given.get("recipe", "grpo")
+        if name not in RECIPES:
+            raise ValueError(f"there is no recipe '{name}'. Allowed: {', '.join(RECIPES)}")
+        return {**RECIPES[name], **given}
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> OnlineSettings:
+        alone = self.advantage in ("gae", "reinforce_pp")
+        if self.answers_per_prompt < 2 and not alone:
+            raise ValueError(
+                f"advantage '{self.advantage}' compares answers to one prompt, and answers_per_prompt is 1. Set it to 2 or "
+                "more (8 is usual), or use advantage = 'gae' or 'reinforce_pp'"
+            )
+        if self.advantage == "gae" and self.resample_flat:
+            raise ValueError("resample_flat replaces flat groups; with advantage = 'gae' there are none. Leave it out")
+        return self
