@@ -129,10 +129,12 @@ class _Aiming(_Control):
         return min(limit, max(-limit, kl / self.target_nats - 1))
 
     def _at(self, log_coefficient: float, **changed: Any) -> Self:
-        """With β = e^x, kept within its bounds."""
-        bounded = min(math.log(self.high), max(math.log(self.low), log_coefficient))
-        value = min(self.high, max(self.low, math.exp(bounded)))
-        return replace(self, coefficient=value, **changed)
+        """With β = e^x, or exactly the bound that e^x would pass."""
+        if log_coefficient >= math.log(self.high):
+            return replace(self, coefficient=self.high, **changed)
+        if log_coefficient <= math.log(self.low):
+            return replace(self, coefficient=self.low, **changed)
+        return replace(self, coefficient=math.exp(log_coefficient), **changed)
 
 
 @dataclass(frozen=True)
@@ -198,10 +200,8 @@ class PID(_Aiming):
 
     def _moved(self, kl: float, responses: int) -> Self:
         error = self._error(kl, 1.0)
-        summed = self.summed + error
         outside = (self.coefficient >= self.high and error > 0) or (self.coefficient <= self.low and error < 0)
-        if outside:
-            summed = self.summed
+        summed = self.summed if outside else self.summed + error
         wanted = math.log(self.first) + self.p * error + self.i * summed + self.d * (error - self.error)
         return self._at(wanted, summed=summed, error=error)
 
