@@ -17,6 +17,8 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from thumbwheel.config_online import GuardSettings as GuardSettings
 from thumbwheel.config_online import KLSettings as KLSettings
 from thumbwheel.config_online import OnlineSettings as OnlineSettings
+from thumbwheel.config_rewards import CompositeSettings as CompositeSettings
+from thumbwheel.config_rewards import RewardTermSettings as RewardTermSettings
 from thumbwheel.config_train import FREE_SETTINGS as FREE_SETTINGS
 from thumbwheel.config_train import TrainSettings as TrainSettings
 from thumbwheel.errors import NotFound, SettingError, did_you_mean, explain

@@ -5,7 +5,6 @@ Texts and arrays come in; nothing is generated or scored here. Intervals resampl
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,10 +17,8 @@ from thumbwheel.evals.intervals import Resampling
 from thumbwheel.evals.judges import Floats, prompt_ids
 from thumbwheel.formulas import variety
 from thumbwheel.formulas.stats import Indices
+from thumbwheel.formulas.variety import words as words
 from thumbwheel.records import Figure, Prompt
-
-# Scripts that put no space between words: each character stands for a word.
-_WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]|[^\W\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
 
 
 @dataclass(frozen=True)
@@ -91,16 +88,6 @@ def language_figures(new: Answers, *, parent: Answers, settings: EvalSettings, s
         figures += [sampling.figure(name + suffix, r.at, unit=r.unit, note=r.unknown) for name, r in ratios.items()]
         figures += _variety([text[:k] for text, k in zip(texts, equal, strict=True)], suffix)
     return tuple(figures)
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words; one for each Chinese, Japanese or Korean character. Fewer than three words: the characters.
-
-    >>> words("Don't stop, 你好")
-    ['don', 't', 'stop', '你', '好']
-    """
-    found = _WORD.findall(text.lower())
-    return found if len(found) > 2 else [character for character in text if not character.isspace()]
 
 
 @dataclass(frozen=True)

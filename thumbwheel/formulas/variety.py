@@ -5,6 +5,7 @@ A text is a sequence of tokens: words, token ids, anything hashable. An n-gram i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
@@ -12,6 +13,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from thumbwheel.formulas.figures import Figure, known
+
+# Scripts that put no space between words: each character stands for a word.
+_WORD = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]|[^\W\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]+")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words; one for each Chinese, Japanese or Korean character. Fewer than three words: the characters.
+
+    Known value: "Don't stop, 你好" -> don, t, stop, 你, 好."""
+    found = _WORD.findall(text.lower())
+    return found if len(found) > 2 else [character for character in text if not character.isspace()]
 
 
 def ngram_counts(tokens: Sequence[Hashable], *, n: int) -> Counter[tuple[Hashable, ...]]:
