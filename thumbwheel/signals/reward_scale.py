@@ -20,6 +20,8 @@ from thumbwheel.errors import CheckpointError, SettingError, TrainingError, expl
 
 Floats = NDArray[np.float64]
 ScaleKind = Literal["none", "z_score", "range"]
+LARGEST = 1e100
+"""Rewards beyond this are a fault: the square of their deviation is no number."""
 _KEPT = ("count", "mean", "squares", "low", "high")
 
 
@@ -58,14 +60,16 @@ class RunningScale:
         if not seen.size:
             return self
         n, total = seen.size, self.count + seen.size
-        mean = float(seen.mean())
-        gap = mean - self.mean
+        least = float(seen.min())
+        above = seen - least  # exact for close numbers, so that equal rewards have a deviation of exactly 0
+        mean = least + float(above.mean())
+        gap = mean - self.mean if self.count else 0.0
         return replace(
             self,
             count=total,
-            mean=self.mean + gap * n / total,
-            squares=self.squares + float(((seen - mean) ** 2).sum()) + gap**2 * self.count * n / total,
-            low=min(self.low, float(seen.min())) if self.count else float(seen.min()),
+            mean=self.mean + gap * n / total if self.count else mean,
+            squares=self.squares + float(((above - above.mean()) ** 2).sum()) + gap**2 * self.count * n / total,
+            low=min(self.low, least) if self.count else least,
             high=max(self.high, float(seen.max())) if self.count else float(seen.max()),
         )
 
@@ -110,6 +114,8 @@ class RunningScale:
 
 def _finite(rewards: ArrayLike) -> Floats:
     r = np.asarray(rewards, dtype=np.float64)
-    if np.isinf(r).any():
-        raise TrainingError("A reward must be finite, or NaN where it is missing. Got an infinite one.")
+    if (np.abs(r[~np.isnan(r)]) > LARGEST).any():
+        raise TrainingError(
+            f"A reward must be finite and within ±{LARGEST:g}, or NaN where it is missing. Got: {r[np.abs(r) > LARGEST][0]}."
+        )
     return r

@@ -101,7 +101,7 @@ def compose(
     help an answer whose reward is under 0.
 
     A scorer that raises is asked again, one answer at a time, so that one answer costs one answer. With `check_order` every
-    scorer is also asked in reverse order (once, at the start of a run), which finds one that mixes answers up.
+    scorer is asked twice more in other orders (once, at the start of a run), which finds one that mixes answers up.
 
     Raises SettingError for no added term or a name twice; TrainingError for a scorer that does not return one score an
     answer, or in another order, and where more than `max_unscored_share` of the answers have no reward.
@@ -256,17 +256,22 @@ def _number(score: Any, *, decay: bool) -> tuple[float, str | None]:
 
 
 def _check_order(term: RewardTerm, prompts: Sequence[Prompt], texts: Sequence[str], column: Floats) -> None:
-    """Asked in reverse, a scorer gives the same scores in reverse; the same ones in another order belong to others."""
-    back = _scored(term, prompts[::-1], texts[::-1])[0][::-1]
-    if _same(back, column) or not _same(np.sort(back), np.sort(column)):
-        return  # as it should be; or other scores each time, which say nothing of the order
-    raise TrainingError(
-        explain(
-            f"The scorer of '{term.name}' returns its scores in another order than it was given the answers.",
-            got=f"answers in reverse gave {_some(back)} where {_some(column)} was due",
-            next="Collect results by the place of their answer, not as they come in or sorted.",
+    """Asked in another order, a scorer gives each answer the score it gave it before.
+
+    Two orders, since a scorer that reverses its answers does so to reversed ones too. Of two answers none can tell.
+    """
+    for order in (np.arange(len(texts))[::-1], np.random.default_rng(0).permutation(len(texts))):
+        again = np.empty_like(column)
+        again[order] = _scored(term, [prompts[i] for i in order], [texts[i] for i in order])[0]
+        if _same(again, column) or not _same(np.sort(again), np.sort(column)):
+            continue  # as it should be; or other scores each time, which say nothing of the order
+        raise TrainingError(
+            explain(
+                f"The scorer of '{term.name}' returns its scores in another order than it was given the answers.",
+                got=f"the same answers, asked in another order, got {_some(again)} in place of {_some(column)}",
+                next="Collect results by the place of their answer, not as they come in or sorted.",
+            )
         )
-    )
 
 
 def _same(a: Floats, b: Floats) -> bool:
