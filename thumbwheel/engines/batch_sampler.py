@@ -12,12 +12,14 @@ from itertools import groupby
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from thumbwheel.config import SampleSettings
 from thumbwheel.engines.base import Progress, Sample, Stop
 from thumbwheel.engines.choosing import choose
+from thumbwheel.engines.columns import columns_for, product
 from thumbwheel.engines.decoding import ModuleStepper, Stepper, open_stepper
 from thumbwheel.errors import DataError, ModelError, SettingError
 from thumbwheel.models.language import LanguageModel
@@ -126,7 +128,7 @@ class BatchSampler:
         """Draw one token a row and note it."""
         if not bool(torch.isfinite(h).all()):
             raise ModelError("The model computes numbers that are not finite, so nothing can be sampled from it.")
-        logits = torch.nn.functional.linear(h.to(weight.dtype), weight, bias)
+        logits = _logits(h.to(weight.dtype), weight, bias)
         draws = torch.tensor([row.draws[len(row.ids)] for row in rows], device=h.device)
         tokens, logps = choose(logits, draws, settings)
         for row, token, logp in zip(rows, tokens.tolist(), logps.tolist(), strict=True):
@@ -159,6 +161,14 @@ class BatchSampler:
     def _sample(self, row: _Row, visible: Sequence[int], reason: Stop, cut: int | None) -> Sample:
         text = self.model.template.text_of(visible)
         return Sample(text[:cut], tuple(row.ids), tuple(row.logps), reason, row.seed)
+
+
+def _logits(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(B, D) -> (B, V)."""
+    spare = columns_for(len(h)) - len(h)
+    columns = product(weight, F.pad(h, (0, 0, 0, spare)).t() if spare else h.t())
+    logits = columns.t()[: len(h)].contiguous()
+    return logits if bias is None else logits.add_(bias)
 
 
 def _add(stepper: Stepper, rows: Sequence[_Row]) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from thumbwheel.batches import pack, token_row
+from thumbwheel.engines.columns import Columns
 from thumbwheel.errors import ModelError
 from thumbwheel.models import fused
 from thumbwheel.models.decoder import Decoder, filled
@@ -61,6 +62,7 @@ class FusedStepper:
             (len(decoder.layers), 2, rows, groups, tokens, width), dtype=model.compute_dtype, device=model.device
         )
         self.lengths = torch.zeros(0, dtype=torch.long, device=model.device)
+        self.columns = Columns(decoder, model.compute_dtype)
 
     def add(self, groups: Sequence[Group]) -> Tensor:
         """See `Stepper.add`. All prompts are one packed line; a group's rows share one reading."""
@@ -95,27 +97,28 @@ class FusedStepper:
         """See `Stepper.step`."""
         B, lengths = len(tokens), self.lengths
         H, K = self.heads
-        rows = torch.arange(B, device=tokens.device)
         T = int(lengths.max()) + 1
-        seen = (torch.arange(T, device=tokens.device) <= lengths[:, None])[:, None, None]
+        rows = torch.arange(B, device=tokens.device)
+        hidden = None
+        if B > 1:
+            behind = torch.arange(T, device=tokens.device) > lengths[:, None]
+            hidden = torch.zeros(B, 1, 1, T, dtype=self.cache.dtype, device=tokens.device)
+            hidden.masked_fill_(behind[:, None, None], float("-inf"))
 
-        def attend(layer: int, qkv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-            line = qkv.view(B, H + 2 * K, -1)
-            turned = fused.rotate(line[:, : H + K], cos, sin)
-            keys, values = self.cache[layer, 0], self.cache[layer, 1]
-            keys[rows, :, lengths] = turned[:, H:]
-            values[rows, :, lengths] = line[:, H + K :]
+        def mix(layer: int, line: Tensor) -> Tensor:
+            cache = self.cache[layer]
+            cache[:, rows, :, lengths] = line[:, H:].unflatten(1, (2, K))
             mixed = F.scaled_dot_product_attention(
-                turned[:, :H].unsqueeze(2),
-                keys[:B, :, :T],
-                values[:B, :, :T],
-                attn_mask=seen,
+                line[:, :H].unsqueeze(2),
+                cache[0, :B, :, :T],
+                cache[1, :B, :, :T],
+                attn_mask=hidden,
                 scale=self.decoder.layers[layer].scale,
                 enable_gqa=True,
             )
             return mixed.reshape(B, -1)
 
-        h = self.decoder.run(tokens, lengths, attend, self.model.compute_dtype)
+        h = self.columns.step(tokens, lengths, mix)
         self.lengths = lengths + 1
         return h
 

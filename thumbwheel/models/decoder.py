@@ -46,17 +46,20 @@ class Joined:
     def _linears(self) -> list[nn.Linear]:
         return [layer.base if isinstance(layer, LowRank) else layer for layer in self._layers()]  # type: ignore[misc]
 
-    def weight(self, dtype: torch.dtype) -> Tensor:
-        """(out, in) in `dtype`."""
+    def weights(self) -> list[Tensor]:
+        """The weights as they lie in memory: each layer's own where they learn, one stack where they are frozen."""
         weights: list[Tensor] = []
         weights.extend(layer.weight for layer in self._linears())
-        if len(weights) == 1:
-            return weights[0].to(dtype)
-        if any(w.requires_grad for w in weights):
-            return torch.cat(weights).to(dtype)
+        if len(weights) == 1 or any(w.requires_grad for w in weights):
+            return weights
         if self._stack is None or self._stack.data_ptr() != weights[0].data_ptr():
             self._stack = _stacked(weights)
-        return self._stack.to(dtype)
+        return [self._stack]
+
+    def weight(self, dtype: torch.dtype) -> Tensor:
+        """(out, in) in `dtype`."""
+        weights = self.weights()
+        return (weights[0] if len(weights) == 1 else torch.cat(weights)).to(dtype)
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
         """(out,) in `dtype`, or None where no layer has one."""
