@@ -11,7 +11,7 @@ import pytest
 from thumbwheel.config import CompositeSettings, RewardTermSettings
 from thumbwheel.errors import RegistryError, SettingError
 from thumbwheel.records import Message, Prompt
-from thumbwheel.signals.reward_terms import broken_rule_decay, length_decay, open_terms, repetition_decay
+from thumbwheel.signals.reward_terms import broken_rule_decay, length_decay, open_reward, open_terms, repetition_decay
 from thumbwheel.signals.rewards import compose
 
 PROMPT: Prompt = (Message(role="user", content="hello"),)
@@ -100,6 +100,10 @@ def test_the_default_is_the_reward_model_alone() -> None:
     """R6."""
     (term,) = open_terms(CompositeSettings(), scorers={"reward_model": lambda prompts, texts: [0.5] * len(texts)})
     assert (term.name, term.weight, term.role) == ("reward", 1.0, "add")
+    reward = open_reward(
+        CompositeSettings(), scorers={"reward_model": lambda prompts, texts: [0.5, None]}, max_unscored_share=0.5
+    )
+    assert reward([PROMPT] * 2, ["a", "b"]).total.tolist() == pytest.approx([0.5, float("nan")], nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from thumbwheel.errors import SettingError, TrainingError
 from thumbwheel.records import Message, Prompt
-from thumbwheel.signals.rewards import Composed, RewardTerm, Scorer, compose, lower_bound, per_answer
+from thumbwheel.signals.rewards import Composed, CompositeReward, RewardTerm, Scorer, compose, lower_bound, per_answer
 
 NAN = math.nan
 
@@ -313,3 +313,23 @@ def test_a_member_that_raises_on_one_answer_costs_one_answer() -> None:
     """R8: the ensemble is asked again answer by answer, as any scorer is."""
     result = composed(RewardTerm("e", lower_bound([raising_on_row_3, fixed(*range(6))], deviations=1.0)), n=6)
     assert result.total.tolist() == pytest.approx([0, 1, 2, NAN, 4, 5], nan_ok=True)
+
+
+def test_a_reward_checks_the_order_once() -> None:
+    """R6: at the first batch that can tell; after that every answer is scored once."""
+    asked: list[int] = []
+
+    def count(prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        asked.append(len(texts))
+        return [float(text[-1]) for text in texts]
+
+    reward = CompositeReward([RewardTerm("count", count)], max_unscored_share=0.0)
+    for n in (2, 4, 4):
+        assert reward(prompts_of(n), texts_of(n)).total.tolist() == [0.0, 1.0, 2.0, 3.0][:n]
+    assert asked == [2, 4, 4, 4, 4]
+    with pytest.raises(TrainingError, match="another order"):
+        CompositeReward([RewardTerm("count", one_off)])(prompts_of(4), texts_of(4))
+    with pytest.raises(TrainingError, match="Too many"):
+        CompositeReward([RewardTerm("x", fixed(1, 1, None))], max_unscored_share=0.3)(prompts_of(3), texts_of(3))
+    with pytest.raises(SettingError, match="added term"):
+        CompositeReward([])

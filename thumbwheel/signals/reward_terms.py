@@ -20,7 +20,7 @@ from thumbwheel.errors import RegistryError, SettingError, did_you_mean, explain
 from thumbwheel.formulas.variety import ngram_counts, words
 from thumbwheel.records import Prompt
 from thumbwheel.registry import Registry
-from thumbwheel.signals.rewards import RewardTerm, Scorer, lower_bound, per_answer
+from thumbwheel.signals.rewards import CompositeReward, RewardTerm, Scorer, lower_bound, per_answer
 
 Rule = Callable[[Prompt, str], Any]
 decays: Registry[Callable[[RewardTermSettings], Scorer]] = Registry("reward decay")
@@ -37,6 +37,13 @@ def open_terms(settings: CompositeSettings, *, scorers: Mapping[str, Scorer]) ->
         RewardTerm(term.name, _scorer(term.scorer, term, scorers), term.weight, term.role, term.required)
         for term in settings.terms
     )
+
+
+def open_reward(
+    settings: CompositeSettings, *, scorers: Mapping[str, Scorer], max_unscored_share: float = 0.2
+) -> CompositeReward:
+    """The reward that the settings describe, ready to be asked. Raises as `open_terms` does."""
+    return CompositeReward(open_terms(settings, scorers=scorers), max_unscored_share=max_unscored_share)
 
 
 def _scorer(name: str, term: RewardTermSettings, scorers: Mapping[str, Scorer]) -> Scorer:

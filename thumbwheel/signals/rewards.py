@@ -141,6 +141,20 @@ def compose(
     return composed
 
 
+class CompositeReward:
+    """`compose` with its terms at hand: reward(prompts, texts) -> Composed. The first batch of three or more checks the order."""
+
+    def __init__(self, terms: Sequence[RewardTerm], *, max_unscored_share: float = 0.2) -> None:
+        _check_terms(terms)
+        self.terms, self.max_unscored_share = tuple(terms), max_unscored_share
+        self.order_checked = False
+
+    def __call__(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Composed:
+        check = not self.order_checked and len(texts) > 2
+        self.order_checked |= check
+        return compose(self.terms, prompts, texts, max_unscored_share=self.max_unscored_share, check_order=check)
+
+
 def per_answer(rule: Callable[[Prompt, str], float | None]) -> Scorer:
     """A scorer of all answers from a rule (prompt, text) -> score for one."""
 
