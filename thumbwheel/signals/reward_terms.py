@@ -1,13 +1,12 @@
-"""Reward terms by name, as the settings list them; and the decays that come with the package.
+"""Reward terms by name, as `CompositeSettings` lists them; and the decays that come with the package.
 
-[[online.reward.terms]]
-name = "human"
-scorer = "reward_model"
-
-[[online.reward.terms]]
-name = "repetition"
-scorer = "repetition"
-role = "multiply"
+terms = [
+    {"name": "human", "scorer": "reward_model"},
+    {"name": "safety", "scorer": "my_pkg.safety:unsafe", "asked": "together", "weight": -2.0},
+    {"name": "repetition", "scorer": "repetition", "role": "multiply"},
+]
+reward = open_reward(CompositeSettings(terms=terms), scorers={"reward_model": model.score})
+reward(prompts, texts).total
 """
 
 from __future__ import annotations
