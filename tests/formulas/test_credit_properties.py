@@ -124,6 +124,8 @@ def test_rewards_keep_float32_and_no_gradient_leaves() -> None:
     assert result.dtype == torch.float32
     assert not result.requires_grad
     assert result[0, 0].item() == pytest.approx(300 * float(r[0, 0]), rel=1e-5)
+    first = torch.arange(300)[None] == 0  # all of it is earned by the first token
+    assert returns(r, first, gamma=1.0)[0, 0].item() == pytest.approx(300 * float(r[0, 0]), rel=1e-5)
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.1, 0.9), (-0.1, 0.9), (0.9, 1.01), (0.9, math.nan)])

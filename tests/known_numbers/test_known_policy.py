@@ -49,7 +49,9 @@ def test_clip(ratio: float, advantage: float, dual: float | None, loss: float, g
 def test_the_two_ends_of_the_clip_stand_apart() -> None:
     """P5, DAPO: with ε = .2 and .28 a ratio of 1.25 still learns and 1.3 does not; .79 does not learn downwards."""
     log_ratio = torch.tensor([1.25, 1.3, 0.79], dtype=torch.float64).log().requires_grad_()
-    loss = clipped_surrogate(log_ratio, torch.tensor([1.0, 1.0, -1.0]), clip_low=0.2, clip_high=0.28)
+    advantage = torch.tensor([1.0, 1.0, -1.0])
+    loss = clipped_surrogate(log_ratio, advantage, clip_low=0.2, clip_high=0.28)
+    assert clipped(log_ratio, advantage, clip_low=0.2, clip_high=0.28).tolist() == [False, True, True]
     loss.sum().backward()
     assert loss.tolist() == pytest.approx([-1.25, -1.28, 0.8])
     assert log_ratio.grad is not None

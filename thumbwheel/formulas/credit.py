@@ -31,7 +31,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
     """
     _check_share(gamma, "gamma")
     _check_share(lam, "lam")
-    rewards, values = _earned(rewards, mask), torch.where(mask, widen(values).detach(), 0.0)
+    rewards, values = _earned(rewards, mask), widen(values).detach()
     next_value = widen(last_value).detach().to(values.dtype)
     advantage = torch.zeros_like(next_value)
     columns = []
