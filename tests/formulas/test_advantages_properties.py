@@ -129,6 +129,7 @@ def test_one_success_two_failures_five_crashes() -> None:
     [
         ([1.0, math.inf], [0, 0], "finite"),
         ([1.0, -math.inf], [0, 0], "finite"),
+        ([math.nan, -1e200, 1.0], [0, 0, 0], r"finite.*-1e\+200"),
         ([1.0, 2.0], [0], r"\(R,\)"),
         ([1.0, 2.0], [0.0, 0.0], "whole numbers"),
         ([[1.0, 2.0]], [[0, 0]], r"\(R,\)"),

@@ -122,6 +122,7 @@ def test_a_scorer_that_always_raises_ends_the_run_with_the_reason() -> None:
         (np.float32("nan"), "NaN"),
         (math.inf, "infinite"),
         (-math.inf, "infinite"),
+        (-1e200, "beyond 1e+100"),
         ("0.5", "no number but str"),
         ([0.5], "no number but list"),
         (np.array([0.5]), "no number but ndarray"),

@@ -18,6 +18,9 @@ from thumbwheel.registry import Registry
 EPS = 1e-6
 """Keeps a standard deviation of 0 from being divided by, and rewards that differ by rounding from being blown up."""
 
+LARGEST = 1e100
+"""Rewards beyond this are a fault: the square of their deviation is no number."""
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
@@ -38,7 +41,7 @@ def grpo(rewards: ArrayLike, group: ArrayLike) -> Floats:
 
     Source: Shao et al. 2024 (GRPO), sec. 4.1.2. Known value: (1, 0, 0, 0) -> 1.499997, -.499999 thrice;
     (1.00000, 1.00001) -> ±.619497. Raises ValueError for a group of one answer, which has nothing to be compared with, and
-    for an infinite reward.
+    for a reward beyond ±1e100.
     """
     r, members = _checked(rewards, group)
     advantage = np.zeros(len(r))
@@ -99,7 +102,7 @@ def reinforce_pp(rewards: ArrayLike, group: ArrayLike) -> Floats:
     | g      | group   | (R,)  | -    | not looked at                 |
 
     Source: Hu 2025 (REINFORCE++), eq. 5. Known value: 1…9 -> 1.460593 for 9 and 0 for 5. One answer a prompt is enough.
-    Raises ValueError for an infinite reward.
+    Raises ValueError for a reward beyond ±1e100.
     """
     r, _ = _checked(rewards, group, alone=True)
     advantage = np.zeros(len(r))
@@ -248,8 +251,9 @@ def _checked(rewards: ArrayLike, group: ArrayLike, *, alone: bool = False) -> tu
         raise ValueError(
             f"Rewards and groups must be (R,), groups whole numbers. Got {r.shape} and {g.shape} of {g.dtype}."
         )
-    if np.isinf(r).any():
-        raise ValueError(f"A reward must be finite, or NaN where it is missing. Got: {r[np.isinf(r)][0]}.")
+    if (np.abs(r[~np.isnan(r)]) > LARGEST).any():
+        far = float(r[np.abs(r) > LARGEST][0])
+        raise ValueError(f"A reward must be finite and within ±{LARGEST:g}, or NaN where it is missing. Got: {far}.")
     order = np.argsort(g, kind="stable")
     names, starts = np.unique(g[order], return_index=True)
     members = [part.astype(np.int64) for part in np.split(order, starts[1:])] if r.size else []

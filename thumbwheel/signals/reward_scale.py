@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from thumbwheel.errors import CheckpointError, SettingError, TrainingError, explain
+from thumbwheel.signals.rewards import LARGEST
 
 Floats = NDArray[np.float64]
 ScaleKind = Literal["none", "z_score", "range"]
-LARGEST = 1e100
-"""Rewards beyond this are a fault: the square of their deviation is no number."""
 _KEPT = ("count", "mean", "squares", "low", "high")
 
 

@@ -25,6 +25,8 @@ from thumbwheel.errors import SettingError, TrainingError, explain
 from thumbwheel.records import Prompt
 
 Floats = NDArray[np.float64]
+LARGEST = 1e100
+"""Scores beyond this are a fault: the square of their deviation is no number."""
 Scorer = Callable[[Sequence[Prompt], Sequence[str]], Sequence[float | None]]
 """(R prompts, R answers) -> R scores, in that order; None or NaN where an answer has none."""
 
@@ -264,6 +266,8 @@ def _number(score: Any, *, decay: bool) -> tuple[float, str | None]:
         return math.nan, f"no number but {type(score).__name__}"
     if not math.isfinite(value):
         return math.nan, "NaN" if math.isnan(value) else "infinite"
+    if abs(value) > LARGEST:
+        return math.nan, f"beyond {LARGEST:g}"
     if decay and not 0 <= value <= 1:
         return math.nan, f"a decay of {value:g}, not in [0, 1]"
     return value, None
