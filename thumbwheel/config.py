@@ -142,6 +142,17 @@ class SampleSettings(Section):
     batch_size: Count = Field(16, description="answers sampled side by side")
 
 
+class EngineSettings(Section):
+    """What answers are sampled with."""
+
+    kind: str = Field("own", description="own, llama_cpp, vllm, or 'module:attr'")
+    gguf: Path | None = Field(None, description="llama_cpp: the GGUF file; empty: the one that model.path names")
+    threads: int = Field(0, ge=0, description="llama_cpp: processor threads; 0: as many as torch uses")
+    vllm_memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="vllm: share of the accelerator's memory it may take; training needs the rest"
+    )
+
+
 class RewardSettings(TrainSettings):
     """The reward model of a round."""
 
@@ -226,6 +237,7 @@ class Settings(Section):
     redact: RedactSettings = Field(default_factory=RedactSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     sample: SampleSettings = Field(default_factory=SampleSettings)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
     reward: RewardSettings = Field(default_factory=RewardSettings)
     update: UpdateSettings = Field(default_factory=UpdateSettings)
     online: OnlineSettings = Field(default_factory=OnlineSettings)

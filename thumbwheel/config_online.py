@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from thumbwheel.config_rewards import CompositeSettings
 from thumbwheel.config_train import TrainSettings
 from thumbwheel.section import Count, Positive, Section, Share
 
@@ -116,12 +117,10 @@ class GuardSettings(Section):
     min_entropy_share: Share = Field(0.2, description="entropy below this share of the first answers' is a collapse")
     max_length_ratio: float = Field(3.0, gt=1, description="mean length over the first answers', either way")
     max_reward_jump: Positive = Field(
-        6.0, description="a reward this many deviations above the last iterations' is a spike: look for a hack"
+        2.0, description="a mean reward this many deviations of single answers above the last one is a spike"
     )
-    max_gold_gap: Positive | None = Field(
-        None, description="reward may rise this much more than the gold reward, in units of their first deviations"
-    )
-    window: Count = Field(8, description="iterations that a spike is compared with")
+    max_gold_gap: Positive | None = Field(None, description="reward may rise this much more than the gold reward")
+    save_every_iterations: Count = Field(1, description="good iterations between weights kept for rolling back")
     warnings_before_rollback: Count = Field(2, description="alarms in a row that cool down before one rolls back")
     cool_down: float = Field(0.5, gt=0, lt=1, description="learning rate is multiplied by this at every alarm")
     kl_boost: float = Field(2.0, ge=1, description="β is multiplied by this at every alarm")
@@ -193,8 +192,11 @@ class OnlineSettings(TrainSettings):
         0.5, description="new against old policy; above this the rest of the iteration's updates is left out"
     )
     max_unscored_share: Share = Field(0.2, description="fail when more answers than this get no reward")
-    kl: KLSettings = Field(default_factory=KLSettings)
-    guard: GuardSettings = Field(default_factory=GuardSettings)
+    reward: CompositeSettings = Field(
+        default_factory=CompositeSettings, description="what an answer's reward is made of"
+    )
+    kl: KLSettings = Field(default_factory=KLSettings, description="how far the policy may go from its reference")
+    guard: GuardSettings = Field(default_factory=GuardSettings, description="what is watched, and what is then done")
 
     @model_validator(mode="before")
     @classmethod

@@ -50,13 +50,13 @@ class Journal:
 
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
 
-    def step(self, step: int, figures: Mapping[str, float]) -> None:
-        """Record the figures of a finished step (1, 2, …) and move the bar."""
+    def step(self, step: int, figures: Mapping[str, float], *, shown: str | None = None) -> None:
+        """Record the figures of a finished step (1, 2, …) and move the bar; `shown` stands beside it in place of `watch`."""
         self._write(step, figures)
-        shown = figures.get(self.watch)
-        self._bar.update(
-            self._task, completed=step, figure="" if shown is None else f"{self.watch.replace('_', ' ')} {shown:.4g}"
-        )
+        if shown is None:
+            watched = figures.get(self.watch)
+            shown = "" if watched is None else f"{self.watch.replace('_', ' ')} {watched:.4g}"
+        self._bar.update(self._task, completed=step, figure=shown)
 
     def held_out(self, step: int, figures: Mapping[str, float]) -> None:
         """Record held-out figures (their names begin with "heldout_") measured after a step."""

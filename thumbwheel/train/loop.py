@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
@@ -85,8 +85,7 @@ def fit(
         torch.manual_seed(settings.seed)
         run = _Run(task, settings, folder, identity or {})
         try:
-            position = run.saves.resume() if resume else run.saves.begin()
-            return run.train(position, watcher or (lambda report: None), progress=progress, clock=clock)
+            return run.train(run.begin(resume=resume), watcher or (lambda report: None), progress=progress, clock=clock)
         finally:
             task.model.zero_grad(set_to_none=True)
 
@@ -102,6 +101,13 @@ class _Run(Generic[L]):
         self.saves = Saves(folder, self.learner.parameters, self.learner.optimiser, hashes, settings.keep_checkpoints)
         self.steps_per_epoch = math.ceil(len(task.units) / settings.batch_size)
         self.steps = settings.epochs * self.steps_per_epoch
+
+    def begin(self, *, resume: bool) -> Position:
+        """Where the run starts, or goes on."""
+        if resume:
+            return Position(**self.saves.resume().about["position"])
+        self.saves.begin()
+        return Position()
 
     def train(
         self, position: Position, watcher: Callable[[StepReport], None], *, progress: bool, clock: Callable[[], float]
@@ -125,7 +131,7 @@ class _Run(Generic[L]):
                 if self._evaluation_due(position.step):
                     position = self._evaluate(position, journal)
                 if main and (position.step % settings.checkpoint_every_steps == 0 or self._ends(position)):
-                    self.saves.write(position)
+                    self.saves.write(position.step, {"position": asdict(position)})
             self.accelerator.wait_for_everyone()
             if settings.patience and self.task.heldout and position.best_step not in (0, position.step):
                 self.saves.restore_best()

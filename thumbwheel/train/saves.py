@@ -7,7 +7,7 @@ learn, the optimiser's state, the dice, and what early stopping remembers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class Saves:
         """Where the best weights of a run with early stopping are."""
         return self.folder / "best" / "weights"
 
-    def begin(self) -> Position:
+    def begin(self) -> None:
         """A new run. Raises CheckpointError where the folder holds one already: nothing is overwritten by mistake."""
         found = checkpoints.latest(self.steps)
         if found is not None:
@@ -61,10 +61,12 @@ class Saves:
                 f"'{self.folder}' holds a run that got as far as '{found.name}'. "
                 "Resume it (resume=True, --resume on the command line), or train in another folder."
             )
-        return Position()
 
-    def resume(self) -> Position:
-        """Load the newest checkpoint. Raises CheckpointError: none there, cut short, or of other data, settings or model."""
+    def resume(self) -> checkpoints.Checkpoint:
+        """Load weights, optimiser and dice from the newest checkpoint; the rest of it is for the caller to read.
+
+        Raises CheckpointError: none there, cut short, or of other data, settings or model.
+        """
         found = checkpoints.latest(self.steps)
         if found is None:
             raise CheckpointError(
@@ -80,30 +82,41 @@ class Saves:
             raise CheckpointError(
                 f"The checkpoint '{found}' cannot be used: its manifest names no {absent[0]}. Delete that folder."
             )
+        self._load(saved)
+        return saved
+
+    def write(
+        self, step: int, about: Mapping[str, Any], files: Mapping[str, checkpoints.Content] | None = None
+    ) -> None:
+        """Save where the run stands, whole or not at all; `about` is JSON. Raises CheckpointError (disk full, not writable)."""
+        checkpoints.save(
+            self.steps / f"step-{step:08d}",
+            {WEIGHTS: self._write_weights, OPTIMISER: self._write_optimiser, **(files or {})},
+            {**self.identity, **about},
+            keep=self.keep,
+        )
+
+    def write_best(self, step: int) -> None:
+        """Save the weights, and the optimiser as it stands with them, as the best so far."""
+        files = {WEIGHTS: self._write_weights, OPTIMISER: self._write_optimiser}
+        checkpoints.save(self.best, files, {**self.identity, "step": step})
+
+    def restore_best(self, *, with_optimiser: bool = False) -> int:
+        """Put the best weights back; the step they are of. Raises CheckpointError where they are gone."""
+        saved = checkpoints.load(self.best, expect=self.identity)
+        if with_optimiser:
+            self._load(saved)
+        else:
+            _fill(self.parameters, saved.files[WEIGHTS])
+        return int(saved.about["step"])
+
+    def _load(self, saved: checkpoints.Checkpoint) -> None:
         _fill(self.parameters, saved.files[WEIGHTS])
         state = torch.load(saved.files[OPTIMISER], weights_only=True)
         self.optimiser.load_state_dict(state["optimiser"])
         torch.set_rng_state(state["dice"])
         if torch.cuda.is_available() and state["dice_cuda"]:
             torch.cuda.set_rng_state_all(state["dice_cuda"])
-        return Position(**saved.about["position"])
-
-    def write(self, position: Position) -> None:
-        """Save where the run stands, whole or not at all. Raises CheckpointError (disk full, not writable)."""
-        checkpoints.save(
-            self.steps / f"step-{position.step:08d}",
-            {WEIGHTS: self._write_weights, OPTIMISER: self._write_optimiser},
-            {**self.identity, "position": asdict(position)},
-            keep=self.keep,
-        )
-
-    def write_best(self, step: int) -> None:
-        """Save the weights as the best so far."""
-        checkpoints.save(self.best, {WEIGHTS: self._write_weights}, {**self.identity, "step": step})
-
-    def restore_best(self) -> None:
-        """Put the best weights back. Raises CheckpointError where they are gone."""
-        _fill(self.parameters, checkpoints.load(self.best, expect=self.identity).files[WEIGHTS])
 
     def _write_weights(self, path: Path) -> None:
         from safetensors.torch import save_file

@@ -1,0 +1,136 @@
+"""An iteration's answers: prompts chosen, answers sampled and scored, what the updates need worked out, all kept on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from thumbwheel.config import OnlineSettings, SampleSettings
+from thumbwheel.engines.base import Sampler
+from thumbwheel.errors import CheckpointError, DataError
+from thumbwheel.models.policy import LanguagePolicy
+from thumbwheel.records import Prompt
+from thumbwheel.signals.reward_scale import RunningScale
+from thumbwheel.stores import files as disk
+from thumbwheel.train.lessons import Reference, prepared
+from thumbwheel.train.rollouts import Rollouts, sample
+from thumbwheel.train.units import epoch_order
+
+ROLLOUTS = "rollouts"
+SEEDS = 1_000_003  # a prime: seeds of iterations do not meet
+
+
+class Scores(Protocol):
+    """What a reward says of n answers: (n,) totals with NaN where there is none, and the same for each of its terms."""
+
+    @property
+    def total(self) -> Sequence[float] | NDArray[Any]: ...
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[float] | NDArray[Any]]: ...
+
+
+Reward = Callable[[Sequence[Prompt], Sequence[str]], Scores]
+
+
+class Collector:
+    """Answers of one run. Kept files make a killed run go on without sampling anew."""
+
+    def __init__(
+        self,
+        policy: LanguagePolicy,
+        reference: Reference,
+        prompts: Sequence[Prompt],
+        reward: Reward,
+        sampler: Sampler,
+        sampling: SampleSettings,
+        settings: OnlineSettings,
+        folder: Path,
+    ) -> None:
+        self.policy, self.reference = policy, reference
+        self.template = policy.language_model.template
+        self.prompts, self.reward, self.sampler = list(prompts), reward, sampler
+        self.sampling = sampling.model_copy(update={"temperature": settings.temperature})
+        self.settings, self.folder = settings, folder / ROLLOUTS
+
+    def rollouts(self, iteration: int) -> Rollouts:
+        """The answers of an iteration, from disk where they were sampled before the run was killed."""
+        path = self.folder / f"{iteration:06d}.npz"
+        if path.exists():
+            return Rollouts.from_file(path)
+        rollouts = self.scored(self.asked(iteration), iteration, turn=0)
+        for turn in range(1, self.settings.resample_flat + 1):
+            flat = [i for i, group in enumerate(rollouts.answers) if _alike([a.reward for a in group])]
+            if not flat:
+                break
+            again = self.scored([rollouts.prompts[i] for i in flat], iteration, turn=turn)
+            fresh = dict(zip(flat, again.answers, strict=True))
+            rollouts = replace(rollouts, answers=tuple(fresh.get(i, group) for i, group in enumerate(rollouts.answers)))
+        rollouts = prepared(self.policy, self.reference, rollouts, self.settings)
+        _keep(path, rollouts.to_bytes())
+        return rollouts
+
+    def asked(self, iteration: int) -> list[Prompt]:
+        """The iteration's prompts: the list in a new order in every pass over it."""
+        n, size = len(self.prompts), self.settings.prompts_per_iteration
+        places = range(iteration * size, (iteration + 1) * size)
+        return [self.prompts[int(epoch_order(n, seed=self.settings.seed, epoch=p // n)[p % n])] for p in places]
+
+    def scored(self, prompts: Sequence[Prompt], iteration: int, *, turn: int) -> Rollouts:
+        """Sampled answers with their rewards. Raises DataError where no prompt leaves room for an answer."""
+        s = self.settings
+        count = len(prompts) * s.answers_per_prompt
+        first = (s.seed * SEEDS + iteration * (s.resample_flat + 1) + turn) * SEEDS
+        rollouts = sample(
+            self.sampler, self.template, prompts,
+            each=s.answers_per_prompt, seeds=[first + i for i in range(count)], settings=self.sampling,
+        )  # fmt: skip
+        flat = rollouts.flat
+        if not flat:
+            raise DataError("No prompt leaves room for an answer: all fill the model's context. Shorten them.")
+        asked = [prompt for prompt, group in zip(rollouts.prompts, rollouts.answers, strict=True) for _ in group]
+        scores = self.reward(asked, [answer.text for answer in flat])
+        columns = {name: [float(v) for v in values] for name, values in scores.columns.items()}
+        return rollouts.regrouped(
+            [
+                replace(answer, reward=float(total), terms={name: values[i] for name, values in columns.items()})
+                for i, (answer, total) in enumerate(zip(flat, scores.total, strict=True))
+            ]
+        )
+
+    def forget(self, *, before: int) -> None:
+        """Delete what is kept of iterations that no checkpoint goes back to."""
+        for old in sorted(self.folder.glob("*.npz")):
+            if int(old.stem) < before:
+                old.unlink(missing_ok=True)
+
+
+def rescaled(rollouts: Rollouts, scale: RunningScale) -> tuple[Rollouts, RunningScale]:
+    """Rewards on the running scale, which has seen these too; and the scale to go on with."""
+    scale = scale.after(rollouts.rewards)
+    values = scale.apply(rollouts.rewards)
+    flat = [replace(answer, reward=float(value)) for answer, value in zip(rollouts.flat, values, strict=True)]
+    return rollouts.regrouped(flat), scale
+
+
+def _alike(rewards: Sequence[float]) -> bool:
+    known = [reward for reward in rewards if not math.isnan(reward)]
+    return len(known) < 2 or max(known) == min(known)
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Raises CheckpointError (disk full, not writable)."""
+    partial = disk.beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        disk.sync_file(partial)
+        disk.put_in_place(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CheckpointError(f"Answers cannot be kept in '{path}': {disk.why(error)}.") from error

@@ -1,0 +1,329 @@
+"""Learning from the policy's own answers: sample, score, turn rewards into lessons, update, watch. PPO, GRPO and their family.
+
+result = online(model, prompts, reward, settings, sample, Path("run"))
+
+An iteration's answers are on disk before the first update learns from them; the order of everything random is a function
+of seed and iteration. So a killed run goes on bit for bit on a CPU, in the middle of an iteration too.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from thumbwheel.batches import TokenRow
+from thumbwheel.config import OnlineSettings, SampleSettings, UpdateSettings
+from thumbwheel.engines.base import Sampler
+from thumbwheel.engines.batch_sampler import BatchSampler
+from thumbwheel.errors import CheckpointError, DataError
+from thumbwheel.models.language import LanguageModel
+from thumbwheel.models.policy import LanguagePolicy
+from thumbwheel.records import Preference, Prompt, digest_of
+from thumbwheel.signals.reward_scale import RunningScale
+from thumbwheel.train.collecting import Collector, Reward, rescaled
+from thumbwheel.train.guard import Guard
+from thumbwheel.train.journal import Journal
+from thumbwheel.train.kl_control import KLController, open_controller
+from thumbwheel.train.learner import Learner
+from thumbwheel.train.lessons import Reference, counts_of, lessons_of
+from thumbwheel.train.loop import StepReport
+from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy
+from thumbwheel.train.rollouts import PROMPTS
+from thumbwheel.train.saves import Saves, settings_hash
+from thumbwheel.train.schedule import learning_rate
+from thumbwheel.train.stage import MODEL, fingerprint
+from thumbwheel.train.units import Unit, epoch_order
+
+log = logging.getLogger("thumbwheel.train")
+Stopped = Literal["finished", "fell_back"]
+
+
+@dataclass(frozen=True)
+class OnlineResult:
+    """What came out of a run.
+
+    iterations  done, over all resumed parts
+    updates     weight updates done
+    metrics     means over the last five iterations, and `first_…` of the first
+    actions     what the guard did, a sentence each
+    stopped     "finished", or "fell_back" where the guard gave the method up
+    checkpoint  folder of the saved model
+    """
+
+    iterations: int
+    updates: int
+    metrics: dict[str, float]
+    actions: tuple[str, ...]
+    stopped: Stopped
+    seconds: float
+    checkpoint: Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands: the iteration it is in, the updates done in it and in all, and what controls it."""
+
+    iteration: int = 0
+    update: int = 0
+    updates: int = 0
+    rate_scale: float = 1.0
+    kl_scale: float = 1.0
+    actions: tuple[str, ...] = ()
+    stopped: bool = False
+
+
+def online(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    reward: Reward,
+    settings: OnlineSettings,
+    sampling: SampleSettings,
+    folder: Path,
+    *,
+    sampler: Sampler | None = None,
+    texts: Sequence[TokenRow] = (),
+    preferences: Sequence[Preference] = (),
+    resume: bool = False,
+    watcher: Callable[[StepReport], None] | None = None,
+    progress: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
+) -> OnlineResult:
+    """Train `model` in place and save it in `folder`/model. The reference is the model as it comes in.
+
+    `reward` scores answers; `thumbwheel.signals.reward_terms.open_reward` makes one of `settings.reward`. `sampler` defaults
+    to our own on the same weights; `texts` are rows of the language-model loss (`lm_weight`); `preferences` are what the
+    guard falls back on, by DPO, when it gives the method up.
+    Raises DataError (no prompt), SettingError (sampling from a part of the distribution), TrainingError (not finite, too
+    many answers without a reward), CheckpointError as `thumbwheel.train.loop.fit` does.
+    """
+    if not prompts:
+        raise DataError("There is no prompt to answer. Give at least one.")
+    if settings.lm_weight and not texts:
+        raise DataError(
+            "'online.lm_weight' is set and no text is given for the language-model loss. Give texts, or set it to 0."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"The folder '{folder}' cannot be made: {error}. Name another one.") from error
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        run = _Run(model, prompts, reward, settings, sampling, folder, sampler or BatchSampler(model), texts)
+        try:
+            run.begin(resume=resume)
+            began = clock()
+            run.train(watcher or (lambda report: None), progress=progress, clock=clock)
+            if run.place.stopped:
+                run.fall_back(preferences, progress=progress)
+        finally:
+            run.policy.zero_grad(set_to_none=True)
+    model.save(folder / MODEL)
+    place = run.place
+    stopped: Stopped = "fell_back" if place.stopped else "finished"
+    return OnlineResult(
+        place.iteration, place.updates, run.metrics(), place.actions, stopped, clock() - began, folder / MODEL
+    )
+
+
+class _Run:
+    """The moving parts of one `online`."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Prompt],
+        reward: Reward,
+        settings: OnlineSettings,
+        sampling: SampleSettings,
+        folder: Path,
+        sampler: Sampler,
+        texts: Sequence[TokenRow],
+    ) -> None:
+        self.model, self.settings, self.folder = model, settings, folder
+        self.texts: list[Unit[Lessons]] = [
+            Unit(f"text {i}", (row,), (Lesson.of_text(int(row.trained.sum())),)) for i, row in enumerate(texts)
+        ]
+        identity = {
+            "data": digest_of(PROMPTS.dump_python(list(prompts), mode="json")),
+            "settings": settings_hash(settings),
+            "template": model.template.hash,
+            "model": fingerprint(model),
+        }
+        reference = Reference(model)
+        with_value = settings.advantage == "gae"
+        self.policy = LanguagePolicy(model, with_value=with_value, detached=settings.value_detached)
+        self.collector = Collector(self.policy, reference, prompts, reward, sampler, sampling, settings, folder)
+        self.task = OnPolicy(self.policy, settings, longest=sampling.max_new_tokens)
+        self.learner: Learner[Lessons] = Learner(self.task, settings)
+        self.saves = Saves(folder, self.learner.parameters, self.learner.optimiser, identity, settings.keep_checkpoints)
+        self.controller: KLController = open_controller(settings.kl, updates=settings.iterations)
+        self.guard = Guard()
+        self.scale = RunningScale(settings.reward.scale, settings.reward.clip)  # as it was when the iteration began
+        self.place = Place()
+        self.lines: list[dict[str, float]] = []
+
+    # ------------------------------------------------------------------ start, goal
+
+    def begin(self, *, resume: bool) -> None:
+        """A new run, or where the last checkpoint stands."""
+        if not resume:
+            self.saves.begin()
+            return
+        about = self.saves.resume().about
+        self.place = Place(**{**about["place"], "actions": tuple(about["place"]["actions"])})
+        self.controller = self.controller.restored(about["controller"])
+        self.guard = Guard.restored(about["guard"])
+        self.scale = self.scale.restored(about["scale"])
+
+    def save(self) -> None:
+        """All that the next update depends on, beside the answers, which are on disk already."""
+        place = asdict(self.place)
+        about = {
+            "place": place, "controller": self.controller.state(), "guard": self.guard.state(), "scale": self.scale.state(),
+        }  # fmt: skip
+        self.saves.write(self.place.updates, about)
+        self.collector.forget(before=self.place.iteration)
+
+    def train(self, watcher: Callable[[StepReport], None], *, progress: bool, clock: Callable[[], float]) -> None:
+        """Iterations until the end, or until the guard gives up."""
+        s = self.settings
+        with Journal(
+            self.folder, name=s.recipe, watch="reward", start=self.place.iteration, steps=s.iterations,
+            progress=progress, tensorboard=s.tensorboard,
+        ) as journal:  # fmt: skip
+            watcher(StepReport(self.place.iteration, s.iterations, {}))
+            while self.place.iteration < s.iterations and not self.place.stopped:
+                figures = self.iteration(clock)
+                done = self.place.iteration
+                journal.step(done, figures, shown=shown(figures))
+                watcher(StepReport(done, s.iterations, figures))
+            if self.place.updates:
+                self.save()
+            self.lines = journal.lines()
+
+    # ------------------------------------------------------------------ one iteration
+
+    def iteration(self, clock: Callable[[], float]) -> dict[str, float]:
+        """Sample, learn, watch; the figures."""
+        s, place = self.settings, self.place
+        self.task.coefficient = self.controller.coefficient * place.kl_scale
+        self.task.clip_scale = self.controller.clip_scale
+        began = clock()
+        rollouts = self.collector.rollouts(place.iteration)
+        sampled = clock()
+        on_scale, scale = rescaled(rollouts, self.scale)
+        units = lessons_of(on_scale, s, coefficient=self.task.coefficient)
+        figures = counts_of(rollouts, s)
+        seconds = max(sampled - began, 1e-9)
+        figures |= {"coefficient": self.task.coefficient, "tokens_per_s": figures["tokens"] / seconds}
+        figures |= self.updates(units)
+        figures["seconds"] = clock() - began
+        per_response, per_token = figures["kl_per_response_nats"], figures["kl_per_token_nats"]
+        kl = per_response if self.controller.unit == "response" else per_token
+        self.controller = self.controller.after(kl, responses=len(rollouts.flat))
+        self.scale = scale
+        self.place = replace(self.place, iteration=place.iteration + 1, update=0)
+        if s.guard.enabled:
+            self.watch(figures)
+        if self.place.iteration == s.iterations:
+            self.save()
+        return figures
+
+    def updates(self, units: Sequence[Unit[Lessons]]) -> dict[str, float]:
+        """The weight updates of an iteration, from where it was left; their mean figures."""
+        s = self.settings
+        each = math.ceil(len(units) / s.batch_size)
+        found: list[dict[str, float]] = []
+        rate = learning_rate(self.place.iteration, s.iterations, s) * self.place.rate_scale
+        while self.place.update < s.epochs * each:
+            epoch, turn = divmod(self.place.update, each)
+            order = epoch_order(len(units), seed=s.seed, epoch=self.place.iteration * s.epochs + epoch)
+            batch = [units[int(i)] for i in order[turn * s.batch_size : (turn + 1) * s.batch_size]]
+            figures = self.learner.update([*batch, *self._texts()], rate)
+            found.append(figures)
+            limit = s.max_update_kl_per_token_nats
+            far = limit is not None and figures.get("update_kl", 0.0) > limit
+            self.place = replace(
+                self.place,
+                update=s.epochs * each if far else self.place.update + 1,
+                updates=self.place.updates + 1,
+            )
+            if self.place.updates % s.checkpoint_every_steps == 0:
+                self.save()
+            if far:
+                found[-1]["stopped_early"] = 1.0
+        names = {name for one in found for name in one} - {"tokens"}
+        return {name: float(np.mean([one[name] for one in found if name in one])) for name in sorted(names)}
+
+    def _texts(self) -> list[Unit[Lessons]]:
+        """As many texts as an update has prompts, in turn."""
+        if not self.texts or not self.settings.lm_weight:
+            return []
+        size, first = self.settings.batch_size, self.place.updates * self.settings.batch_size
+        return [self.texts[(first + i) % len(self.texts)] for i in range(min(size, len(self.texts)))]
+
+    def watch(self, figures: Mapping[str, float]) -> None:
+        """Ask the guard, and do what it says."""
+        s = self.settings.guard
+        self.guard, verdict = self.guard.judged(figures, s)
+        if verdict.act == "go_on":
+            if (self.place.iteration - 1) % s.save_every_iterations == 0:
+                self.saves.write_best(self.place.iteration)
+            return
+        did = f"iteration {self.place.iteration}: {'; '.join(verdict.why)}. "
+        cooled: dict[str, Any] = {
+            "rate_scale": self.place.rate_scale * s.cool_down,
+            "kl_scale": self.place.kl_scale * s.kl_boost,
+        }
+        if verdict.act == "cool_down":
+            did += f"Cooled down: learning rate times {s.cool_down:g}, β times {s.kl_boost:g}."
+        elif not (self.saves.best / "manifest.json").exists():
+            did, cooled = did + "There is no good iteration to roll back to: gave up.", {"stopped": True}
+        else:
+            step = self.saves.restore_best(with_optimiser=True)
+            did += f"Rolled back to the weights after iteration {step}"
+            did += ", cooled down." if verdict.act == "roll_back" else ", gave the method up."
+            if verdict.act == "fall_back":
+                cooled = {"stopped": True}
+        log.warning("guard: %s", did)
+        self.place = replace(self.place, actions=(*self.place.actions, did), **cooled)
+        self.save()
+
+    def fall_back(self, preferences: Sequence[Preference], *, progress: bool) -> None:
+        """DPO from the last good weights on the preferences at hand; nothing where there are none."""
+        from thumbwheel.train.dpo import dpo
+
+        if not preferences:
+            note = "No preferences were given to fall back on, so the last good weights are kept as they are."
+            self.place = replace(self.place, actions=(*self.place.actions, note))
+            return
+        s = self.settings
+        update = UpdateSettings(lr=s.lr, seed=s.seed, batch_size=s.batch_size, eval_share=0.0)
+        result = dpo(self.model, preferences, update, self.folder / "dpo", progress=progress)
+        note = f"Learned by DPO from {result.account.kept} preferences instead ({result.steps} updates)."
+        self.place = replace(self.place, actions=(*self.place.actions, note))
+
+    def metrics(self) -> dict[str, float]:
+        """Means over the last five iterations, and the first one's."""
+        if not self.lines:
+            return {}
+        last = self.lines[-5:]
+        names = sorted({name for line in last for name in line} - {"step"})
+        means = {name: float(np.mean([line[name] for line in last if name in line])) for name in names}
+        return means | {f"first_{name}": value for name, value in self.lines[0].items() if name != "step"}
+
+
+def shown(figures: Mapping[str, float]) -> str:
+    """What stands beside the progress bar."""
+    return (
+        f"reward {figures['reward']:.3g}  KL {figures['kl_per_response_nats']:.3g}  entropy {figures['entropy']:.2g}  "
+        f"{figures['length']:.0f} tokens  {figures['tokens_per_s']:.0f}/s"
+    )
