@@ -177,7 +177,9 @@ class RewardSettings(TrainSettings):
 class UpdateSettings(TrainSettings):
     """The policy update of a round."""
 
-    method: Literal["dpo", "sft"] = "dpo"
+    method: Literal["dpo", "sft", "online"] = Field(
+        "dpo", description="from pairs or labels, from demonstrations, or from fresh answers (see 'online')"
+    )
     epochs: Count = 2
     loss: str = Field("sigmoid", description="a name in thumbwheel.formulas.preference.preference_losses")
     beta: Positive = Field(0.1, description="strength of the pull to the reference")
@@ -250,6 +252,16 @@ class Settings(Section):
         if self.model.adapter == "full" and self.model.dtype == "bfloat16":
             raise ValueError(
                 "model.adapter='full' needs float32 master weights; set model.dtype to 'float32' or 'auto'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _no_judge_of_its_own_teaching(self) -> Settings:
+        learned_from = any("reward_model" in (term.scorer, *term.members) for term in self.online.reward.terms)
+        if self.update.method == "online" and learned_from and self.evals.judge == "reward_model":
+            raise ValueError(
+                "with update.method='online' the policy learns from the reward model, which then cannot judge it: set "
+                "evals.judge to 'people' or to a rule ('module:attr')"
             )
         return self
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from rich.live import Live
 from rich.markdown import Markdown
 from rich.prompt import Prompt as Ask
+from rich.text import Text
 
 from thumbwheel.cli.app import now, opened, out
 from thumbwheel.config import Settings
-from thumbwheel.engines.batch_sampler import BatchSampler
+from thumbwheel.engines.base import StreamingSampler, listen
+from thumbwheel.engines.opening import open_sampler
 from thumbwheel.errors import NotFound
 from thumbwheel.models.language import load
 from thumbwheel.recorder import Recorder
@@ -29,7 +32,7 @@ def talk(settings: Settings, *, version: str | None, who: str) -> None:
         _loop(
             store,
             settings,
-            BatchSampler(model),
+            open_sampler(model, settings.engine),
             Recorder(clock=now, who=who, surface="terminal", policy_version=chosen.id),
         )
 
@@ -44,7 +47,7 @@ def _version(store: Store, settings: Settings, wanted: str | None) -> PolicyVers
     return found[wanted]
 
 
-def _loop(store: Store, settings: Settings, sampler: BatchSampler, recorder: Recorder) -> None:
+def _loop(store: Store, settings: Settings, sampler: StreamingSampler, recorder: Recorder) -> None:
     talked: list[Message] = []
     last: Step | None = None
     episode = uuid4().hex
@@ -68,7 +71,7 @@ def _loop(store: Store, settings: Settings, sampler: BatchSampler, recorder: Rec
 
 
 def _react(
-    store: Store, settings: Settings, sampler: BatchSampler, recorder: Recorder, said: str, last: Step | None
+    store: Store, settings: Settings, sampler: StreamingSampler, recorder: Recorder, said: str, last: Step | None
 ) -> Step | None:
     """A thumb, an edit, or another attempt at the last answer."""
     if last is None:
@@ -92,7 +95,7 @@ def _react(
 def _answer(
     store: Store,
     settings: Settings,
-    sampler: BatchSampler,
+    sampler: StreamingSampler,
     recorder: Recorder,
     talked: list[Message],
     episode: str,
@@ -101,8 +104,15 @@ def _answer(
 ) -> Step:
     prompt = tuple(talked)
     seed = settings.seed + 1009 * len(talked) + attempt
-    with out.status("…"):
-        sample = sampler.sample([prompt], seeds=[seed], settings=settings.sample)[0]
+    with Live(Text("…"), console=out, refresh_per_second=10, vertical_overflow="visible") as line:
+        said: list[str] = []
+
+        def show(piece: str) -> None:
+            said.append(piece)
+            line.update(Markdown("".join(said)))
+
+        sample = listen(sampler.stream(prompt, seed=seed, settings=settings.sample), show)
+        line.update(Markdown(sample.text or "*(nothing)*"))
     step = recorder.step(
         prompt,
         sample.text,
@@ -113,5 +123,4 @@ def _answer(
         behaviour_logp=sample.logp,
     )
     store.add_steps([step])
-    out.print(Markdown(sample.text or "*(nothing)*"))
     return step

@@ -16,7 +16,7 @@ from thumbwheel.config import ModelSettings, Settings
 from thumbwheel.demo.crowd import click, questions, report_answers
 from thumbwheel.demo.settings import demo_settings
 from thumbwheel.engines.base import Sample
-from thumbwheel.engines.batch_sampler import BatchSampler
+from thumbwheel.engines.opening import open_sampler
 from thumbwheel.errors import ConflictError
 from thumbwheel.models.language import load
 from thumbwheel.records import Message
@@ -76,7 +76,7 @@ def _answer(
     model = load(model_settings)
     twice = [(Message(role="user", content=question),) for question in asked for _ in range(2)]
     seeds = [settings.seed * 7_919 + index for index in range(len(twice))]
-    drawn = BatchSampler(model).sample(
+    drawn = open_sampler(model, settings.engine).sample(
         twice, seeds=seeds, settings=settings.sample, progress=watch.bar("answers", "answers")
     )
     return asked, list(zip(drawn[::2], drawn[1::2], strict=True)), model.template.tokenizer_hash

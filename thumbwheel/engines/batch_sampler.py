@@ -6,7 +6,7 @@ and batch size change it only as far as a matrix product rounds differently for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from thumbwheel.config import SampleSettings
-from thumbwheel.engines.base import Progress, Sample, Stop
+from thumbwheel.engines.base import Progress, Sample, Spoken, check_request
 from thumbwheel.engines.choosing import choose
 from thumbwheel.engines.columns import columns_for, product
 from thumbwheel.engines.decoding import ModuleStepper, Stepper, open_stepper
-from thumbwheel.errors import DataError, ModelError, SettingError
+from thumbwheel.engines.ending import Ending, Speech, ids_of, room_for
+from thumbwheel.errors import DataError, ModelError
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Prompt
 
@@ -35,19 +36,25 @@ class _Row:
     index: int
     seed: int
     prompt: tuple[int, ...]
-    limit: int
+    ending: Ending
     draws: NDArray[np.float32]
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
 
+    def sample(self) -> Sample | None:
+        """The row's sample if it has ended."""
+        return self.ending.sample(self.ids, self.logps, self.seed)
+
 
 class BatchSampler:
-    """Samples from `model` as it stands: with its adapters, or inside `model.reference()` without what training changed."""
+    """Samples from `model` as it stands: with its adapters, or inside `model.reference()` without what training changed.
+
+    Weights are read where they lie; what training changes, the next call samples from. Nothing is kept between calls.
+    """
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
 
-    @torch.no_grad()
     def sample(
         self,
         prompts: Sequence[Prompt],
@@ -58,47 +65,57 @@ class BatchSampler:
     ) -> list[Sample]:
         """See `thumbwheel.engines.base.Sampler`. Raises DataError where prompts and seeds differ in number, SettingError
         on an empty stop string, ModelError where the model's numbers are not finite."""
-        if len(prompts) != len(seeds) or any(seed < 0 for seed in seeds):
-            raise DataError(
-                f"Every prompt needs a seed of its own, 0 or more. Got {len(prompts)} prompts and {len(seeds)} seeds, "
-                f"the least of them {min(seeds, default=None)}."
-            )
-        if "" in settings.stop:
-            raise SettingError("'sample.stop' holds an empty string, at which every answer would end. Leave it out.")
+        check_request(prompts, seeds, settings)
         rows = self._rows(prompts, seeds, settings)
         done: dict[int, Sample] = {}
-        for row in rows:
-            if row.limit <= 0:
-                done[row.index] = Sample("", (), (), "context_overflow", row.seed)
-        waiting = sorted((r for r in rows if r.limit > 0), key=lambda r: (-len(r.prompt), r.prompt, r.index))
-        if waiting:
-            self._run(waiting, settings, done, progress, len(rows))
+        for _, ended in self._steps(rows, settings):
+            done |= ended
+            if progress is not None and ended:
+                progress(len(done), len(rows))
         return [done[index] for index in range(len(rows))]
 
+    def stream(self, prompt: Prompt, *, seed: int, settings: SampleSettings) -> Spoken:
+        """See `thumbwheel.engines.base.StreamingSampler`. Raises what `sample` raises, when the first piece is asked for."""
+        check_request([prompt], [seed], settings)
+        (row,) = self._rows([prompt], [seed], settings)
+        speech = Speech(row.ending)
+        for _, ended in self._steps([row], settings):
+            if ended:
+                if rest := speech.rest(ended[0]):
+                    yield rest
+                return ended[0]
+            if piece := speech.piece(row.ids):
+                yield piece
+        raise RuntimeError("The row left without a sample.")
+
     def _rows(self, prompts: Sequence[Prompt], seeds: Sequence[int], settings: SampleSettings) -> list[_Row]:
-        room = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
-        known: dict[Prompt, tuple[int, ...]] = {}
+        known: dict[Prompt, tuple[tuple[int, ...], Ending]] = {}
         rows = []
         for index, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             if prompt not in known:
-                known[prompt] = tuple(self.model.template.prompt_ids(prompt))
-                if not known[prompt]:
+                ids = ids_of(self.model, prompt)
+                if not ids:
                     raise DataError(f"Prompt {index} renders to no token at all, so nothing can be sampled after it.")
-            limit = min(settings.max_new_tokens, room - len(known[prompt]))
-            draws = np.random.default_rng(seed).random(max(limit, 0), dtype=np.float32)
-            rows.append(_Row(index, seed, known[prompt], limit, draws))
+                known[prompt] = ids, Ending(self.model.template, settings, room_for(self.model, ids))
+            ids, ending = known[prompt]
+            draws = np.random.default_rng(seed).random(max(ending.limit, 0), dtype=np.float32)
+            rows.append(_Row(index, seed, ids, ending, draws))
         return rows
 
-    def _run(
-        self,
-        waiting: list[_Row],
-        settings: SampleSettings,
-        done: dict[int, Sample],
-        progress: Progress | None,
-        total: int,
-    ) -> None:
+    @torch.no_grad()
+    def _steps(
+        self, rows: Sequence[_Row], settings: SampleSettings
+    ) -> Generator[tuple[list[_Row], dict[int, Sample]], None, None]:
+        """After every token: the rows that have just got one, and the samples by index that have just ended."""
+        none = {row.index: sample for row in rows if row.ending.limit <= 0 and (sample := row.sample())}
+        if none:
+            yield [], none
+        waiting = sorted((r for r in rows if r.ending.limit > 0), key=lambda r: (-len(r.prompt), r.prompt, r.index))
+        if not waiting:
+            return
         size = min(settings.batch_size, len(waiting))
-        stepper = open_stepper(self.model, rows=size, tokens=max(len(row.prompt) + row.limit for row in waiting))
+        longest = max(len(row.prompt) + row.ending.limit for row in waiting)
+        stepper = open_stepper(self.model, rows=size, tokens=longest)
         joins = not isinstance(stepper, ModuleStepper)
         weight, bias = self.model.head(self.model.compute_dtype)
         flying: list[_Row] = []
@@ -111,14 +128,11 @@ class BatchSampler:
                 h = torch.cat([h, fresh]) if flying else fresh
                 flying.extend(new)
             tokens = self._draw(h, weight, bias, flying, settings)
-            finished = {place: s for place, row in enumerate(flying) if (s := self._finish(row, settings))}
+            finished = {place: sample for place, row in enumerate(flying) if (sample := row.sample())}
+            yield flying, {flying[place].index: sample for place, sample in finished.items()}
             if finished:
-                for place, sample in finished.items():
-                    done[flying[place].index] = sample
                 order = stepper.drop(list(finished))
                 flying, tokens = [flying[old] for old in order], tokens[order]
-                if progress is not None:
-                    progress(len(done), total)
             if flying:
                 h = stepper.step(tokens)
 
@@ -135,32 +149,6 @@ class BatchSampler:
             row.ids.append(token)
             row.logps.append(logp)
         return tokens
-
-    def _finish(self, row: _Row, settings: SampleSettings) -> Sample | None:
-        """The row's sample if it has just ended."""
-        template = self.model.template
-        if row.ids[-1] in template.stop_ids:
-            return self._sample(row, row.ids[:-1], "completed", None)
-        cut = self._stop_string(row.ids, settings.stop) if settings.stop else None
-        if cut is not None:
-            return self._sample(row, row.ids, "stop_string", cut)
-        if len(row.ids) == row.limit:
-            full = row.limit == settings.max_new_tokens
-            return self._sample(row, row.ids, "max_tokens" if full else "context_overflow", None)
-        return None
-
-    def _stop_string(self, ids: list[int], stops: Sequence[str]) -> int | None:
-        """Where in the text the first stop string begins, if one has just been completed."""
-        tail = self.model.template.text_of(ids[-(8 + 2 * max(len(stop) for stop in stops)) :])
-        if not any(stop in tail for stop in stops):
-            return None
-        text = self.model.template.text_of(ids)
-        found = [place for stop in stops if (place := text.find(stop)) >= 0]
-        return min(found) if found else None
-
-    def _sample(self, row: _Row, visible: Sequence[int], reason: Stop, cut: int | None) -> Sample:
-        text = self.model.template.text_of(visible)
-        return Sample(text[:cut], tuple(row.ids), tuple(row.logps), reason, row.seed)
 
 
 def _logits(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -67,7 +67,7 @@ class _Layer:
     """One decoder layer's weights."""
 
     def __init__(self, layer: Layer, dtype: torch.dtype) -> None:
-        self.norms = tuple(Norm(module) for module in layer.norms)
+        self.norms = Norm(layer.norms[0]), Norm(layer.norms[1])
         self.qkv, self.o = Linear(layer.qkv, dtype), Linear(layer.o, dtype)
         self.gate_up, self.down = Linear(layer.gate_up, dtype), Linear(layer.down, dtype)
 
@@ -84,7 +84,8 @@ class Norm:
         """(D, B) -> (D, B)."""
         wide = x.to(torch.float32, copy=True)
         scale = wide.square().mean(0).add_(self.eps).rsqrt_()
-        return wide.mul_(scale).mul_(self.weight).to(x.dtype)
+        y: Tensor = wide.mul_(scale).mul_(self.weight)
+        return y.to(x.dtype)
 
 
 class Columns:
@@ -114,7 +115,8 @@ class Columns:
             x = layer.o(F.pad(mixed, (0, 0, 0, spare)).t() if spare else mixed.t(), x)
             gate, up = layer.gate_up(layer.norms[1](x)).chunk(2)
             x = layer.down(F.silu(gate).mul_(up), x)
-        return self.final(x).t()[:rows]
+        hidden: Tensor = self.final(x).t()[:rows]
+        return hidden
 
 
 class Turn:
@@ -131,8 +133,8 @@ class Turn:
 
     def __call__(self, line: Tensor) -> Tensor:
         """(B, (H + 2K)·E) columns [q | k | v] -> (B, H + 2K, E)."""
-        x = line.reshape(self.cos.shape)
-        y = x * self.cos
+        x = line.contiguous().view(self.cos.shape)  # attention is fast only where the head width is contiguous
+        y: Tensor = x * self.cos
         y[..., : self.half].addcmul_(x[..., self.half :], self.sin, value=-1)
         y[..., self.half :].addcmul_(x[..., : self.half], self.sin)
         return y

@@ -107,7 +107,7 @@ class FusedStepper:
 
         def mix(layer: int, line: Tensor) -> Tensor:
             cache = self.cache[layer]
-            cache[:, rows, :, lengths] = line[:, H:].unflatten(1, (2, K))
+            cache[:, rows, :, lengths] = line[:, H:].view(B, 2, K, -1)
             mixed = F.scaled_dot_product_attention(
                 line[:, :H].unsqueeze(2),
                 cache[0, :B, :, :T],

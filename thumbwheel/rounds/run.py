@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import cast
 
 from thumbwheel.config import ModelSettings, Settings
-from thumbwheel.engines.batch_sampler import BatchSampler
+from thumbwheel.engines.base import Sampler
+from thumbwheel.engines.opening import open_sampler
 from thumbwheel.errors import StoreError
 from thumbwheel.evals import report as pages
 from thumbwheel.evals.gates import gates, verdict, verdict_line
@@ -141,9 +142,12 @@ class _Round:
         rows = read_rows(gathered["train"])
         held = read_rows(gathered["reward_held"]) if gathered["view"] == "preferences" else []
         model = load(model_of(self.live, self.settings), trainable=True, seed=self.settings.update.seed)
+        online = self.settings.update.method == "online"
         outcome = learn.fit_policy(
-            model, rows, held, self.settings, folder=self.folder.path, tick=self.watch.bar("policy update", "steps")
-        )
+            model, rows, held, self.settings, folder=self.folder.path,
+            tick=self.watch.bar("policy update", "iterations" if online else "steps"),
+            scorer=learn.open_reward(self.settings, done["reward"], folder=self.folder.path) if online else None,
+        )  # fmt: skip
         return {**outcome, **self._register(done["gather"], outcome)}
 
     def _register(self, gathered: Outcome, outcome: Outcome) -> Outcome:
@@ -234,8 +238,8 @@ class _Round:
     def _pairs(self, done: dict[str, Outcome], name: str) -> list[Preference]:
         return cast(list[Preference], read_rows(done["gather"][name]))
 
-    def _sampler(self, model: LanguageModel) -> BatchSampler:
-        return BatchSampler(model)
+    def _sampler(self, model: LanguageModel) -> Sampler:
+        return open_sampler(model, self.settings.engine)
 
     def _next_version(self) -> str:
         """v1, v2, …; a round that was killed after registering its version finds it again."""

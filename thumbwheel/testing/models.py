@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from thumbwheel.config import SampleSettings
-from thumbwheel.engines.base import Progress, Sample
+from thumbwheel.engines.base import Progress, Sample, Spoken, Stop, check_request
 from thumbwheel.errors import DataError
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Prompt
@@ -99,24 +99,30 @@ class ScriptedSampler:
         progress: Progress | None = None,
     ) -> list[Sample]:
         """As `thumbwheel.engines.base.Sampler.sample`. Raises DataError on a prompt the script does not know."""
+        check_request(prompts, seeds, settings)
         self.calls.append((tuple(prompts), tuple(seeds)))
         samples = []
         for prompt, seed in zip(prompts, seeds, strict=True):
-            data = self._answer(prompt, seed).encode("utf-8")
-            cut = len(data) > settings.max_new_tokens
-            ids = tuple(data[: settings.max_new_tokens])
-            samples.append(
-                Sample(
-                    text=bytes(ids).decode("utf-8", errors="replace"),
-                    token_ids=ids,
-                    token_logps=(self.logp,) * len(ids),
-                    stop_reason="max_tokens" if cut else "completed",
-                    seed=seed,
-                )
-            )
+            samples.append(self._sample(self._answer(prompt, seed), seed, settings))
             if progress is not None:
                 progress(len(samples), len(prompts))
         return samples
+
+    def stream(self, prompt: Prompt, *, seed: int, settings: SampleSettings) -> Spoken:
+        """As `thumbwheel.engines.base.StreamingSampler.stream`: a character at a time."""
+        sample = self.sample([prompt], seeds=[seed], settings=settings)[0]
+        yield from sample.text
+        return sample
+
+    def _sample(self, text: str, seed: int, settings: SampleSettings) -> Sample:
+        ends = [place + len(stop) for stop in settings.stop if (place := text.find(stop)) >= 0]
+        data = text[: min(ends, default=len(text))].encode("utf-8")
+        ids = tuple(data[: settings.max_new_tokens])
+        shown = bytes(ids).decode("utf-8", errors="replace")
+        reason: Stop = "max_tokens" if len(data) > len(ids) else "stop_string" if ends else "completed"
+        if reason == "stop_string":
+            shown = shown[: min(place for stop in settings.stop if (place := shown.find(stop)) >= 0)]
+        return Sample(shown, ids, (self.logp,) * len(ids), reason, seed)
 
     def _answer(self, prompt: Prompt, seed: int) -> str:
         if not isinstance(self.script, Mapping):
