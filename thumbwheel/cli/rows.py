@@ -10,26 +10,38 @@ from thumbwheel.collect.formats import Good, read
 from thumbwheel.collect.join import join
 from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings
-from thumbwheel.errors import DataError
-from thumbwheel.records import Feedback, Step
+from thumbwheel.errors import DataError, NotFound
+from thumbwheel.records import Feedback, Message, Prompt, Step
+from thumbwheel.signals.prompts import prompt_key
 from thumbwheel.signals.views import views
+
+
+def prompts_of(file: Path) -> list[Prompt]:
+    """Every prompt of a file, once: of any format that can be imported, or of a .txt with a prompt a line.
+
+    Raises DataError where there is none, NotFound for a missing file.
+    """
+    if file.suffix == ".txt":
+        if not file.is_file():
+            raise NotFound(f"There is no file '{file}'. Name one with a prompt a line.")
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        found: list[Prompt] = [(Message(role="user", content=line),) for line in lines if line]
+    else:
+        steps, _, _ = _read(file)
+        found = [step.state for step in steps]
+    unique = list({prompt_key(prompt): prompt for prompt in found}.values())
+    twice = len(found) - len(unique)
+    say(f"{file}: {len(unique)} prompts" + (f", {twice} more were there already" if twice else ""))
+    if not unique:
+        raise DataError(
+            f"'{file}' holds no prompt. Give a .txt with a prompt a line, or a file that `thumbwheel import` reads."
+        )
+    return unique
 
 
 def rows_of(file: Path, view: str, settings: Settings) -> list[Any]:
     """The rows of one view that the file's feedback makes. Raises DataError where there is none."""
-    steps: list[Step] = []
-    feedback: list[Feedback] = []
-    rejected = 0
-    with read(file, now=now()) as reading:
-        for row in reading:
-            if isinstance(row, Good):
-                steps.extend(row.made.steps)
-                feedback.extend(row.made.feedback)
-            else:
-                rejected += 1
-                if rejected <= 3:
-                    say(f"line {row.line}: {row.detail}")
-        say(f"{file}: {reading.format.name} in {reading.container}, because {reading.why}")
+    steps, feedback, rejected = _read(file)
     # The same row twice is the same id twice: it counts once, as in the store.
     unique = {step.id: step for step in steps}, {one.id: one for one in feedback}
     quiet = NoiseFilter(settings.feedback)
@@ -44,3 +56,21 @@ def rows_of(file: Path, view: str, settings: Settings) -> list[Any]:
             "a file of demonstrations trains sft, one of pairs trains dpo and reward, one of labels trains dpo with kto."
         )
     return found.rows
+
+
+def _read(file: Path) -> tuple[list[Step], list[Feedback], int]:
+    """Steps, feedback, and how many rows could not be read; the first of those are told."""
+    steps: list[Step] = []
+    feedback: list[Feedback] = []
+    rejected = 0
+    with read(file, now=now()) as reading:
+        for row in reading:
+            if isinstance(row, Good):
+                steps.extend(row.made.steps)
+                feedback.extend(row.made.feedback)
+            else:
+                rejected += 1
+                if rejected <= 3:
+                    say(f"line {row.line}: {row.detail}")
+        say(f"{file}: {reading.format.name} in {reading.container}, because {reading.why}")
+    return steps, feedback, rejected

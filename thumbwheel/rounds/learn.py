@@ -19,12 +19,17 @@ from thumbwheel.records import Demonstration, Labelled, Preference, Prompt
 from thumbwheel.rounds.gather import Row
 from thumbwheel.rounds.stages import Outcome
 from thumbwheel.rounds.watch import Tick
+from thumbwheel.signals.prompts import prompt_key
+from thumbwheel.signals.reward_terms import open_reward as open_composed
 from thumbwheel.train.dpo import dpo
+from thumbwheel.train.encoder_reward import HEAD as ENCODER_HEAD
 from thumbwheel.train.encoder_reward import fit_encoder_reward, load_encoder_reward
 from thumbwheel.train.loop import StepReport
+from thumbwheel.train.online import online
 from thumbwheel.train.reward import reward
 from thumbwheel.train.rows import Lengths
 from thumbwheel.train.sft import sft
+from thumbwheel.train.stage import MODEL
 
 LEAST_PAIRS = 8
 HELD_FOR_CURVES = 32
@@ -67,10 +72,18 @@ def open_reward(settings: Settings, outcome: Outcome, *, folder: Path) -> Scorer
     """The reward model of a finished stage as a scorer (prompts, texts) -> (n,); None where there is none."""
     if outcome.get("kind") is None:
         return None
-    if outcome["kind"] == "encoder":
-        return load_encoder_reward(folder / REWARD, load_encoder(settings.reward.encoder)).score
-    path = str(folder / REWARD / "model")
-    model = load_reward_model(settings.model.model_copy(update={"path": path}))
+    return reward_scorer(folder / REWARD, settings)
+
+
+def reward_scorer(folder: Path, settings: Settings) -> Scorer:
+    """The reward model that training left in `folder`, of either trunk, as a scorer.
+
+    Raises CheckpointError where the folder holds none.
+    """
+    if (folder / ENCODER_HEAD).exists():
+        return load_encoder_reward(folder, load_encoder(settings.reward.encoder)).score
+    inner = folder / MODEL if (folder / MODEL).exists() else folder
+    model = load_reward_model(settings.model.model_copy(update={"path": str(inner)}))
 
     def score(prompts: Sequence[Prompt], texts: Sequence[str]) -> Floats:
         return score_answers(model, prompts, texts, max_length=settings.model.max_length)
@@ -116,8 +129,12 @@ def fit_policy(
     *,
     folder: Path,
     tick: Tick | None,
+    scorer: Scorer | None = None,
 ) -> Outcome:
-    """One update of `model`; goes on from the last checkpoint where the stage was cut short."""
+    """One update of `model`; goes on from the last checkpoint where the stage was cut short.
+
+    `scorer` is the round's reward model, which an online update learns from.
+    """
     how: dict[str, Any] = {
         "lengths": lengths_of(settings),
         "heldout": held[:HELD_FOR_CURVES],
@@ -125,6 +142,8 @@ def fit_policy(
         "watcher": _watcher(tick),
         "progress": False,
     }
+    if settings.update.method == "online":
+        return fit_online(model, [row.prompt for row in rows], settings, folder=folder, scorer=scorer, tick=tick)
     if settings.update.method == "sft":
         result = sft(model, cast(Sequence[Demonstration], rows), settings.update, folder / UPDATE, **how)
         name = "sft"
@@ -141,6 +160,39 @@ def fit_policy(
         "metrics": result.metrics,
         "accounts": {"update": result.account.line()},
         "lines": [f"{name}: {result.steps} weight updates; {result.account.line()}", *result.notes],
+    }
+
+
+def fit_online(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    folder: Path,
+    scorer: Scorer | None,
+    tick: Tick | None,
+) -> Outcome:
+    """The update by PPO, GRPO or one of their family, on the prompts of the training rows and the composed reward.
+
+    Raises RegistryError where a reward term asks for the reward model and the round has none.
+    """
+    scorers = {} if scorer is None else {"reward_model": scorer}
+    reward = open_composed(
+        settings.online.reward, scorers=scorers, max_unscored_share=settings.online.max_unscored_share
+    )
+    unique = list({prompt_key(prompt): prompt for prompt in prompts}.values())
+    result = online(
+        model, unique, reward, settings.online, settings.sample, folder / UPDATE,
+        resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
+    )  # fmt: skip
+    name = settings.online.recipe
+    lines = [f"{name}: {result.iterations} iterations, {result.updates} weight updates on {len(unique)} prompts"]
+    return {
+        "method": name,
+        "checkpoint": str(result.checkpoint.resolve()),
+        "metrics": result.metrics,
+        "accounts": {"update": lines[0]},
+        "lines": [*lines, *(f"guard: {action}" for action in result.actions)],
     }
 
 

@@ -27,7 +27,7 @@ from thumbwheel.records import Prompt
 Floats = NDArray[np.float64]
 LARGEST = 1e100
 """Scores beyond this are a fault: the square of their deviation is no number."""
-Scorer = Callable[[Sequence[Prompt], Sequence[str]], Sequence[float | None]]
+Scorer = Callable[[Sequence[Prompt], Sequence[str]], Sequence[float | None] | NDArray[np.float64]]
 """(R prompts, R answers) -> R scores, in that order; None or NaN where an answer has none."""
 
 

@@ -1,0 +1,84 @@
+"""P3, P5: `thumbwheel train ppo|grpo`, and the same from a round, on a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_commands import Run
+
+RULE = "def short(prompt, text):\n    return -len(text)\n"
+TERMS = (
+    'online.reward.terms=[{name="short",scorer="rule_for_test:short"},{name="rep",scorer="repetition",role="multiply"}]'
+)
+SMALL = (
+    "-s", "model.dtype=float32", "-s", "model.lora_r=4", "-s", "round.progress=false", "-s", "online.iterations=2",
+    "-s", "online.prompts_per_iteration=2", "-s", "online.answers_per_prompt=3", "-s", "sample.max_new_tokens=5",
+)  # fmt: skip
+
+
+@pytest.fixture
+def small(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A tiny and quick run whose reward is a rule of the user's."""
+    (tmp_path / "rule_for_test.py").write_text(RULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "prompts.txt").write_text("Say hello.\n\nName a fruit.\nSay  hello.\n", encoding="utf-8")
+    return (*SMALL, "-s", f"model.path={tiny_model}", "-s", TERMS)
+
+
+@pytest.mark.parametrize("what", ["grpo", "ppo"])
+def test_prompts_and_a_rule_train_a_policy(what: str, thumbwheel: Run, small: tuple[str, ...], tmp_path: Path) -> None:
+    done = thumbwheel("train", what, str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), *small)
+    assert done.status == 0, done.out + done.err
+    assert "2 prompts, 1 more were there already" in (done.out + done.err)
+    assert f"{what}: 2 iterations, 2 weight updates" in (done.out + done.err) or f"{what}: 2 iterations, 4 weight" in (
+        done.out + done.err
+    )
+    assert "kl_per_response_nats" in (done.out + done.err)
+    assert (tmp_path / "run" / "model" / "adapter_model.safetensors").exists()
+    again = thumbwheel("train", what, str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), *small)
+    assert again.status != 0
+    assert "--resume" in (again.out + again.err)
+
+
+def test_a_reward_model_that_was_not_named_is_asked_for(thumbwheel: Run, tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("Say hello.\n", encoding="utf-8")
+    done = thumbwheel("train", "grpo", str(tmp_path / "p.txt"), *SMALL, "-s", f"model.path={tiny_model}")
+    assert done.status != 0
+    assert "--reward FOLDER" in (done.out + done.err)
+    assert "thumbwheel train reward" in (done.out + done.err)
+
+
+@pytest.mark.parametrize(("text", "said"), [("\n \n", "holds no prompt"), (None, "There is no file")])
+def test_no_prompts_are_told(
+    text: str | None, said: str, thumbwheel: Run, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "none.txt"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    done = thumbwheel("train", "grpo", str(file), *small)
+    assert done.status != 0
+    assert said in (done.out + done.err)
+
+
+def test_a_round_learns_from_fresh_answers(
+    thumbwheel: Run, small: tuple[str, ...], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W: update.method = online; the judge is another rule, and a reward model that taught may not judge."""
+    monkeypatch.chdir(tmp_path)
+    assert thumbwheel("import", str(pairs)).status == 0
+    options = (
+        *small,
+        "-s",
+        "update.method=online",
+        "-s",
+        "reward.enabled=false",
+        "-s",
+        "evals.judge=rule_for_test:short",
+    )
+    done = thumbwheel("round", *options)
+    assert done.status in (0, 1), done.out + done.err
+    assert "grpo: 2 iterations, 2 weight updates" in (done.out + done.err)
+    refused = thumbwheel("round", *SMALL, "-s", "update.method=online")
+    assert refused.status != 0
+    assert "cannot judge it" in (refused.out + refused.err)
