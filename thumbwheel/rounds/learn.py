@@ -191,7 +191,7 @@ def fit_online(
         "method": name,
         "checkpoint": str(result.checkpoint.resolve()),
         "metrics": result.metrics,
-        "accounts": {"update": lines[0]},
+        "accounts": {"update": lines[0], **({"guard": " ".join(result.actions)} if result.actions else {})},
         "lines": [*lines, *(f"guard: {action}" for action in result.actions)],
     }
 
