@@ -9,10 +9,13 @@ their disagreement sets.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small products: a second thread mostly waits for the first one
 
 import numpy as np
 from numpy.typing import NDArray
