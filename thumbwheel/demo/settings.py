@@ -10,7 +10,7 @@ JUDGE = "thumbwheel.demo.crowd:simulated_taste"
 
 
 def demo_settings(folder: Path, *, reckless: bool, seed: int) -> Settings:
-    """Settings of a demo in `folder`. `reckless` raises the learning rate fourfold: it "wins" with broken language."""
+    """Settings of a demo in `folder`. `reckless` raises the learning rate threefold: it "wins" with broken language."""
     return from_tree(
         {
             "seed": seed,
@@ -22,7 +22,7 @@ def demo_settings(folder: Path, *, reckless: bool, seed: int) -> Settings:
                 "method": "dpo",
                 "loss": "sigmoid",
                 "beta": 0.1,
-                "lr": 2e-4 if reckless else 5e-5,
+                "lr": 2e-4 if reckless else 6.5e-5,
                 "epochs": 2,
                 "batch_size": 8,
                 "seed": seed,
@@ -32,7 +32,7 @@ def demo_settings(folder: Path, *, reckless: bool, seed: int) -> Settings:
                 "judge_origin": "simulated",
                 "prompts": 54,
                 "holdout_share": 0.3,
-                "samples_per_prompt": 1,
+                "samples_per_prompt": 3,  # 54 votes alone are too few to tell 65 % from luck
             },
             # These users like answers to be shorter, so shorter is no sign of cheating here; a third is.
             "gates": {"max_length_ratio": 3.0},
