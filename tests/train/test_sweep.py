@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from thumbwheel.errors import CheckpointError, SettingError
-from thumbwheel.train.sweep import Found, Point, pick, sweep
+from thumbwheel.config import ModelSettings, OnlineSettings, SampleSettings
+from thumbwheel.errors import CheckpointError, SettingError, TrainingError
+from thumbwheel.records import Message, Prompt
+from thumbwheel.testing.models import tiny_language_model
+from thumbwheel.train.lessons import Reference
+from thumbwheel.train.sweep import Found, Point, measured, pick, sweep
 
 REFERENCE = Point(0.0, 0.0, 0.05, 0.0, 0.0, 100)
 
@@ -63,3 +71,32 @@ def test_a_killed_sweep_goes_on_with_the_next_value(tmp_path: Path) -> None:
 def test_values_that_cannot_be_tried_are_refused(values: list[float], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="values to try"):
         sweep(values, lambda v, f: point(v, 1, 0.1), tmp_path, reference=lambda: REFERENCE, inputs={})
+
+
+@dataclass
+class Said:
+    total: Sequence[float]
+    columns: dict[str, Any]
+
+
+def test_a_policy_is_measured_by_reward_and_by_kl_to_its_reference() -> None:
+    """One answer in four unscored, the others worth 1, 2, 3: mean 2, standard error 1/√3. KL to oneself is 0, to another not."""
+    model = tiny_language_model(seed=1, layers=1, dim=32)
+    model.make_trainable(ModelSettings(adapter="full"), seed=0)
+    prompts: list[Prompt] = [(Message(role="user", content=letter),) for letter in "abcd"]
+    settings, sampling = OnlineSettings(recipe="rloo"), SampleSettings(max_new_tokens=5, batch_size=4)
+
+    def of(reward: Any, reference: Reference) -> Point:
+        return measured(0.1, model, prompts, reward, settings, sampling, reference=reference)
+
+    def reward(prompts: Sequence[Prompt], texts: Sequence[str]) -> Said:
+        return Said([1.0, 2.0, math.nan, 3.0], {})
+
+    own = of(reward, Reference(model))
+    assert (own.value, own.reward, own.answers, own.kl_per_token_nats) == (0.1, 2.0, 3, 0.0)
+    assert own.error == pytest.approx(1 / math.sqrt(3))
+    other = of(reward, Reference(tiny_language_model(seed=2, layers=1, dim=32)))
+    assert other.kl_per_token_nats > 0.1
+    assert other.kl_per_response_nats > other.kl_per_token_nats
+    with pytest.raises(TrainingError, match="nothing can be compared"):
+        of(lambda prompts, texts: Said([math.nan] * len(texts), {}), Reference(model))

@@ -5,8 +5,6 @@ Axes: M trained token, R row, D hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,9 +63,3 @@ class LanguagePolicy(nn.Module):
             logps.token_entropies(wide, weight, bias=bias, temperature=temperature) if entropy else None,
             None if self.value is None else self.value(h.detach() if self.detached else h),
         )
-
-    @contextmanager
-    def reference(self) -> Iterator[LanguagePolicy]:
-        """Inside, the language model is its own reference (adapters as they were); see `LanguageModel.reference`."""
-        with self.language_model.reference():
-            yield self

@@ -34,6 +34,18 @@ def put_in_place(partial: Path, final: Path) -> None:
     sync_folder(final.parent)
 
 
+def put_file(final: Path, content: bytes) -> None:
+    """Write a file whole or not at all, durably, with the folders above it. Raises OSError; nothing is then left behind."""
+    partial = beside(final)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        partial.write_bytes(content)
+        sync_file(partial)
+        put_in_place(partial, final)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def why(error: OSError) -> str:
     """What the operating system said, with what to do where that is known."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -125,12 +125,7 @@ def _alike(rewards: Sequence[float]) -> bool:
 
 def _keep(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises CheckpointError (disk full, not writable)."""
-    partial = disk.beside(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        disk.sync_file(partial)
-        disk.put_in_place(partial, path)
+        disk.put_file(path, content)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise CheckpointError(f"Answers cannot be kept in '{path}': {disk.why(error)}.") from error

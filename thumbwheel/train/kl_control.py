@@ -10,6 +10,7 @@ A controller is frozen; `after` gives the next one. `state()` is JSON for a chec
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -106,7 +107,7 @@ class Fixed(_Control):
 
 
 @dataclass(frozen=True)
-class _Aiming(_Control):
+class _Aiming(_Control, ABC):
     """One that aims at `target_nats`, in the unit of `unit`, and keeps β within low … high."""
 
     target_nats: float = math.nan
@@ -121,8 +122,9 @@ class _Aiming(_Control):
             )
         return self._moved(kl, responses) if responses > 0 else self
 
+    @abstractmethod
     def _moved(self, kl: float, responses: int) -> Self:
-        raise NotImplementedError
+        """The next one, for a finite `kl` over one answer or more."""
 
     def _error(self, kl: float, limit: float) -> float:
         """clip(KL/target - 1, -limit, limit)"""

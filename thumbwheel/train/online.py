@@ -233,8 +233,6 @@ class _Run:
         self.place = replace(self.place, iteration=place.iteration + 1, update=0)
         if s.guard.enabled:
             self.watch(figures)
-        if self.place.iteration == s.iterations:
-            self.save()
         return figures
 
     def updates(self, units: Sequence[Unit[Lessons]]) -> dict[str, float]:

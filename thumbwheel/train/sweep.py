@@ -166,12 +166,9 @@ def _point(path: Path, digest: str, make: Callable[[], Point]) -> Point:
             )
         return point
     point = make()
-    partial = disk.beside(path)
+    text = json.dumps({"inputs": digest, "point": asdict(point)}, indent=1)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps({"inputs": digest, "point": asdict(point)}, indent=1), encoding="utf-8")
-        disk.sync_file(partial)
-        disk.put_in_place(partial, path)
+        disk.put_file(path, text.encode())
     except OSError as error:
         raise CheckpointError(f"The point '{path}' cannot be kept: {disk.why(error)}.") from error
     return point
