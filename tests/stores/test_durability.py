@@ -24,7 +24,7 @@ from thumbwheel.testing.samples import a_step, a_thumb
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 
 WRITE_UNTIL_KILLED = """
-import sys, threading
+import os, sys, threading
 from thumbwheel.stores.sql import open_store
 from thumbwheel.testing.clock import NOON
 from thumbwheel.testing.samples import a_thumb
@@ -33,7 +33,7 @@ def write(worker):
     for number in range(10**9):
         id = f"{sys.argv[2]}-{worker}-{number}"
         store.add_feedback([a_thumb(id)], now=NOON)
-        sys.stdout.write(id + "\\n"); sys.stdout.flush()
+        os.write(1, (id + "\\n").encode())  # one call a line: a shared text stream may flush another thread's line late
 for worker in range(3):
     threading.Thread(target=write, args=(worker,)).start()
 """
