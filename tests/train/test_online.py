@@ -223,7 +223,7 @@ def test_no_reward_at_all_ends_the_run_with_a_reason(tmp_path: Path) -> None:
     def nothing(prompts: Sequence[Prompt], texts: Sequence[str]) -> Said:
         return Said([math.nan] * len(texts), {})
 
-    with pytest.raises(TrainingError, match="Not one answer"):
+    with pytest.raises(TrainingError, match="Not one answer has a reward"):
         run(tmp_path / "run", settings(), reward=nothing)
 
 

@@ -121,7 +121,7 @@ def _from_fresh_answers(
             got="neither",
             next="Make one with: thumbwheel train reward comparisons.jsonl --out my-reward",
         )
-    reward = open_reward(s.reward, scorers=scorers, max_unscored_share=s.max_unscored_share)
+    reward = open_reward(s.reward, scorers=scorers, max_unscored_share=1.0)  # `online` checks each iteration
     prompts = prompts_of(file)
     model = load(settings.model, trainable=True, seed=s.seed)
     result = online(model, prompts, reward, s, settings.sample, folder, resume=resume, progress=settings.round.progress)
@@ -130,6 +130,8 @@ def _from_fresh_answers(
         first, last = result.metrics.get(f"first_{name}"), result.metrics.get(name)
         if first is not None and last is not None:
             out.print(f"  {name:<22} {first:>9.4g}  ->  {last:.4g}", markup=False)
+    for note in result.notes:
+        out.print(note, markup=False, soft_wrap=True)
     for action in result.actions:
         out.print(f"guard: {action}", markup=False)
     out.print(f"Saved in [bold]{result.checkpoint}[/]")

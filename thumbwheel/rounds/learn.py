@@ -178,8 +178,8 @@ def fit_online(
     """
     scorers = {} if scorer is None else {"reward_model": scorer}
     reward = open_composed(
-        settings.online.reward, scorers=scorers, max_unscored_share=settings.online.max_unscored_share
-    )
+        settings.online.reward, scorers=scorers, max_unscored_share=1.0
+    )  # `online` checks iterations
     unique = list({prompt_key(prompt): prompt for prompt in prompts}.values())
     result = online(
         model, unique, reward, settings.online, settings.sample, folder / UPDATE,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from thumbwheel.config import OnlineSettings, SampleSettings
 from thumbwheel.engines.base import Sampler
-from thumbwheel.errors import CheckpointError, DataError
+from thumbwheel.errors import CheckpointError, DataError, TrainingError, explain
 from thumbwheel.models.policy import LanguagePolicy
 from thumbwheel.records import Prompt
 from thumbwheel.signals.reward_scale import RunningScale
@@ -26,7 +28,10 @@ SEEDS = 1_000_003  # a prime: seeds of iterations do not meet
 
 
 class Scores(Protocol):
-    """What a reward says of n answers: (n,) totals with NaN where there is none, and the same for each of its terms."""
+    """What a reward says of n answers: (n,) totals with NaN where there is none, and the same for each of its terms.
+
+    Where it also has `unscored`, (term, reason) -> how many answers, the reasons are told; see `signals.rewards.Composed`.
+    """
 
     @property
     def total(self) -> Sequence[float] | NDArray[Any]: ...
@@ -70,7 +75,12 @@ class Collector:
                 break
             again = self.scored([rollouts.prompts[i] for i in flat], iteration, turn=turn)
             fresh = dict(zip(flat, again.answers, strict=True))
-            rollouts = replace(rollouts, answers=tuple(fresh.get(i, group) for i, group in enumerate(rollouts.answers)))
+            rollouts = replace(
+                rollouts,
+                answers=tuple(fresh.get(i, group) for i, group in enumerate(rollouts.answers)),
+                unscored=Counter(rollouts.unscored) + Counter(again.unscored),
+            )
+        self._check_scored(rollouts)
         rollouts = prepared(self.policy, self.reference, rollouts, self.settings)
         _keep(path, rollouts.to_bytes())
         return rollouts
@@ -95,13 +105,36 @@ class Collector:
             raise DataError("No prompt leaves room for an answer: all fill the model's context. Shorten them.")
         asked = [prompt for prompt, group in zip(rollouts.prompts, rollouts.answers, strict=True) for _ in group]
         scores = self.reward(asked, [answer.text for answer in flat])
-        columns = {name: [float(v) for v in values] for name, values in scores.columns.items()}
+        total = _column("reward", scores.total, len(flat))
+        columns = {name: _column(name, values, len(flat)) for name, values in scores.columns.items()}
+        said: Mapping[tuple[str, str], int] = getattr(scores, "unscored", {})
+        rollouts = replace(rollouts, unscored={f"{term}: {reason}": n for (term, reason), n in said.items()})
         return rollouts.regrouped(
             [
-                replace(answer, reward=float(total), terms={name: values[i] for name, values in columns.items()})
-                for i, (answer, total) in enumerate(zip(flat, scores.total, strict=True))
+                replace(answer, reward=float(total[i]), terms={name: float(v[i]) for name, v in columns.items()})
+                for i, answer in enumerate(flat)
             ]
         )
+
+    def _check_scored(self, rollouts: Rollouts) -> None:
+        """Raises TrainingError where more answers of an iteration than allowed have no reward."""
+        missing = np.isnan(rollouts.rewards)
+        if missing.mean() <= self.settings.max_unscored_share:
+            return
+        reasons = "; ".join(f"{reason} ({n})" for reason, n in rollouts.unscored.items())
+        raise TrainingError(
+            explain(
+                "Not one answer has a reward." if missing.all() else "Too many answers have no reward.",
+                allowed=f"a share of up to {self.settings.max_unscored_share:g} of an iteration's answers",
+                got=f"{missing.sum()} of {len(missing)}{f': {reasons}' if reasons else ''}",
+                next="Mend the scorer that is named (call it on an answer of your own), or raise online.max_unscored_share.",
+            )
+        )
+
+    def begin(self) -> None:
+        """Forget answers that another run left in the folder."""
+        for old in self.folder.glob("*.npz"):
+            old.unlink(missing_ok=True)
 
     def forget(self, *, before: int) -> None:
         """Delete what is kept of iterations that no checkpoint goes back to."""
@@ -116,6 +149,20 @@ def rescaled(rollouts: Rollouts, scale: RunningScale) -> tuple[Rollouts, Running
     values = scale.apply(rollouts.rewards)
     flat = [replace(answer, reward=float(value)) for answer, value in zip(rollouts.flat, values, strict=True)]
     return rollouts.regrouped(flat), scale
+
+
+def _column(name: str, values: Sequence[float] | NDArray[Any], n: int) -> NDArray[np.float64]:
+    """(n,) with NaN where a value is missing or no finite number. Raises TrainingError for another count."""
+    column = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+    if column.shape != (n,):
+        raise TrainingError(
+            explain(
+                f"The reward's '{name}' does not hold one number an answer, so nobody can say which is whose.",
+                allowed=f"{n} numbers, NaN for an answer without one, in the order of the answers",
+                got=column.shape,
+            )
+        )
+    return np.where(np.isfinite(column), column, math.nan)
 
 
 def _alike(rewards: Sequence[float]) -> bool:

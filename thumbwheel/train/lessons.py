@@ -114,7 +114,7 @@ def lessons_of(rollouts: Rollouts, settings: OnlineSettings, *, coefficient: flo
         advantages = [np.full(len(answer), value) for answer, value in zip(flat, by_answer, strict=True)]
         returns = [np.zeros(len(answer)) for answer in flat]
     lessons = [
-        _lesson(answer, counted=bool(_counted(answer, settings)), advantage=a, returns=r)
+        _lesson(answer, counted=is_counted(answer, settings), advantage=a, returns=r)
         for answer, a, r in zip(flat, advantages, returns, strict=True)
     ]
     left = iter(zip(flat, lessons, strict=True))
@@ -125,7 +125,8 @@ def lessons_of(rollouts: Rollouts, settings: OnlineSettings, *, coefficient: flo
     return units
 
 
-def _counted(answer: Answer, settings: OnlineSettings) -> bool:
+def is_counted(answer: Answer, settings: OnlineSettings) -> bool:
+    """Whether an answer is learned from: it has a reward, and is not cut where cut ones are masked."""
     return not np.isnan(answer.reward) and (answer.ended or settings.cut_answers != "mask")
 
 
@@ -146,7 +147,7 @@ def _critic(
     advantage = gae(rewards, values, mask, gamma=settings.gamma, lam=settings.lam, last_value=ended)
     returns = advantage + values
     if settings.standardise:
-        counted = mask & torch.tensor([_counted(answer, settings) for answer in flat])[:, None]
+        counted = mask & torch.tensor([is_counted(answer, settings) for answer in flat])[:, None]
         advantage = standardise(advantage, counted, unbiased=False)
 
     def cut(x: torch.Tensor) -> list[Floats]:
@@ -188,6 +189,8 @@ def counts_of(rollouts: Rollouts, settings: OnlineSettings) -> dict[str, float]:
         "ended_share": float(np.mean([answer.ended for answer in flat])),
         "repetition": float(np.mean([value for value in repeated if value is not None] or [0.0])),
         "unscored": float(len(rewards) - len(known)),
+        "left_out": float(sum(not is_counted(answer, settings) for answer in flat)),
+        "no_room": float(rollouts.no_room),
         "flat_groups": float(groups.flat),
         "too_easy": float(groups.too_easy),
         "too_hard": float(groups.too_hard),

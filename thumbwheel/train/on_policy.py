@@ -134,7 +134,7 @@ class OnPolicy(Task[Lessons]):
         loss = surrogate
         figures = {
             "surrogate": _kept(surrogate.detach(), counted[row]),
-            "update_kl": _kept(k3(out.logp.detach() - old), counted[row]),
+            "update_kl": _kept(k3(old - out.logp.detach()), counted[row]),
             "clipped_share": _kept(clipped(log_ratio.detach(), advantage, **clip).float(), counted[row]),
             "ratio": _kept(log_ratio.detach().exp(), counted[row]),
         }

@@ -28,6 +28,7 @@ from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.policy import LanguagePolicy
 from thumbwheel.records import Preference, Prompt, digest_of
 from thumbwheel.signals.reward_scale import RunningScale
+from thumbwheel.stores import checkpoints
 from thumbwheel.train.collecting import Collector, Reward, rescaled
 from thumbwheel.train.guard import Guard
 from thumbwheel.train.journal import Journal
@@ -36,13 +37,15 @@ from thumbwheel.train.learner import Learner
 from thumbwheel.train.lessons import Reference, counts_of, lessons_of
 from thumbwheel.train.loop import StepReport
 from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy
-from thumbwheel.train.rollouts import PROMPTS
+from thumbwheel.train.rollouts import PROMPTS, Rollouts
 from thumbwheel.train.saves import Saves, settings_hash
 from thumbwheel.train.schedule import learning_rate
 from thumbwheel.train.stage import MODEL, fingerprint
+from thumbwheel.train.tally import Tally
 from thumbwheel.train.units import Unit, epoch_order
 
 log = logging.getLogger("thumbwheel.train")
+DPO = "dpo"
 Stopped = Literal["finished", "fell_back"]
 
 
@@ -54,6 +57,7 @@ class OnlineResult:
     updates     weight updates done
     metrics     means over the last five iterations, and `first_…` of the first
     actions     what the guard did, a sentence each
+    notes       what was lost on the way and what to be warned of, a sentence each
     stopped     "finished", or "fell_back" where the guard gave the method up
     checkpoint  folder of the saved model
     """
@@ -62,6 +66,7 @@ class OnlineResult:
     updates: int
     metrics: dict[str, float]
     actions: tuple[str, ...]
+    notes: tuple[str, ...]
     stopped: Stopped
     seconds: float
     checkpoint: Path
@@ -129,8 +134,9 @@ def online(
     place = run.place
     stopped: Stopped = "fell_back" if place.stopped else "finished"
     return OnlineResult(
-        place.iteration, place.updates, run.metrics(), place.actions, stopped, clock() - began, folder / MODEL
-    )
+        place.iteration, place.updates, run.metrics(), place.actions, tuple(run.tally.notes(settings).values()), stopped,
+        clock() - began, folder / MODEL,
+    )  # fmt: skip
 
 
 class _Run:
@@ -167,27 +173,34 @@ class _Run:
         self.controller: KLController = open_controller(settings.kl, updates=settings.iterations)
         self.guard = Guard()
         self.scale = RunningScale(settings.reward.scale, settings.reward.clip)  # as it was when the iteration began
+        self.tally = Tally()
         self.place = Place()
         self.lines: list[dict[str, float]] = []
 
     # ------------------------------------------------------------------ start, goal
 
     def begin(self, *, resume: bool) -> None:
-        """A new run, or where the last checkpoint stands."""
+        """A new run, or where the last checkpoint stands; one that was killed before its first checkpoint begins again."""
         if not resume:
             self.saves.begin()
+            self.collector.begin()
+            self.saves.mark()
+            return
+        if self.saves.only_marked():
             return
         about = self.saves.resume().about
         self.place = Place(**{**about["place"], "actions": tuple(about["place"]["actions"])})
         self.controller = self.controller.restored(about["controller"])
         self.guard = Guard.restored(about["guard"])
         self.scale = self.scale.restored(about["scale"])
+        self.tally = Tally.restored(about["tally"])
 
     def save(self) -> None:
         """All that the next update depends on, beside the answers, which are on disk already."""
         place = asdict(self.place)
         about = {
             "place": place, "controller": self.controller.state(), "guard": self.guard.state(), "scale": self.scale.state(),
+            "tally": self.tally.state(),
         }  # fmt: skip
         self.saves.write(self.place.updates, about)
         self.collector.forget(before=self.place.iteration)
@@ -230,10 +243,19 @@ class _Run:
         kl = per_response if self.controller.unit == "response" else per_token
         self.controller = self.controller.after(kl, responses=len(rollouts.flat))
         self.scale = scale
+        self.count(rollouts)
         self.place = replace(self.place, iteration=place.iteration + 1, update=0)
         if s.guard.enabled:
             self.watch(figures)
         return figures
+
+    def count(self, rollouts: Rollouts) -> None:
+        """Keep account of an iteration, and say what is new in it."""
+        before = self.tally.notes(self.settings)
+        self.tally = self.tally.after(rollouts, self.settings)
+        for kind, note in self.tally.notes(self.settings).items():
+            if kind not in before:
+                log.warning("%s: %s", self.settings.recipe, note)
 
     def updates(self, units: Sequence[Unit[Lessons]]) -> dict[str, float]:
         """The weight updates of an iteration, from where it was left; their mean figures."""
@@ -303,10 +325,14 @@ class _Run:
             note = "No preferences were given to fall back on, so the last good weights are kept as they are."
             self.place = replace(self.place, actions=(*self.place.actions, note))
             return
-        s = self.settings
+        s, folder = self.settings, self.folder / DPO
         update = UpdateSettings(lr=s.lr, seed=s.seed, batch_size=s.batch_size, eval_share=0.0)
-        result = dpo(self.model, preferences, update, self.folder / "dpo", progress=progress)
-        note = f"Learned by DPO from {result.account.kept} preferences instead ({result.steps} updates)."
+        begun = checkpoints.latest(folder / "checkpoints") is not None  # this run was killed in it
+        try:
+            result = dpo(self.model, preferences, update, folder, progress=progress, resume=begun)
+            note = f"Learned by DPO from {result.account.kept} preferences instead ({result.steps} updates)."
+        except DataError as error:
+            note = f"DPO could not learn from the preferences at hand, so the last good weights are kept as they are: {error}"
         self.place = replace(self.place, actions=(*self.place.actions, note))
 
     def metrics(self) -> dict[str, float]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -61,10 +61,16 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """An iteration's answers: `answers[i]` are those to `prompts[i]`."""
+    """An iteration's answers: `answers[i]` are those to `prompts[i]`.
+
+    no_room   prompts that were asked and left no room for an answer
+    unscored  "term: reason" -> answers of which that term had no score
+    """
 
     prompts: tuple[Prompt, ...]
     answers: tuple[tuple[Answer, ...], ...]
+    no_room: int = 0
+    unscored: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def flat(self) -> list[Answer]:
@@ -84,7 +90,7 @@ class Rollouts:
     def regrouped(self, flat: Sequence[Answer]) -> Rollouts:
         """The same prompts with these answers in place of `flat`."""
         left = iter(flat)
-        return Rollouts(self.prompts, tuple(tuple(next(left) for _ in group) for group in self.answers))
+        return replace(self, answers=tuple(tuple(next(left) for _ in group) for group in self.answers))
 
     # ------------------------------------------------------------------ bytes
 
@@ -95,7 +101,7 @@ class Rollouts:
         flat = self.flat
         about = {
             "prompts": PROMPTS.dump_python(list(self.prompts), mode="json"),
-            "groups": [len(group) for group in self.answers],
+            "groups": [len(group) for group in self.answers], "no_room": self.no_room, "unscored": dict(self.unscored),
             "answers": [
                 {
                     "text": a.text, "ended": a.ended, "reward": None if np.isnan(a.reward) else a.reward,
@@ -131,7 +137,8 @@ class Rollouts:
                 f"The answers kept in '{path}' cannot be read: {error}. Delete that file and resume; they are sampled again."
             ) from error
         left = iter(flat)
-        return cls(prompts, tuple(tuple(next(left) for _ in range(n)) for n in about["groups"]))
+        groups = tuple(tuple(next(left) for _ in range(n)) for n in about["groups"])
+        return cls(prompts, groups, about["no_room"], about["unscored"])
 
 
 def sample(
@@ -146,7 +153,7 @@ def sample(
 ) -> Rollouts:
     """`each` answers to every prompt; answer g of prompt p draws from seeds[p · each + g].
 
-    An answer without a token (its prompt fills the context) is left out, and its group is smaller.
+    An answer without a token is left out; a prompt without an answer (it fills the context) is counted in `no_room`.
     Raises SettingError for top-k or top-p: the trainer's log-probabilities are those of the whole distribution.
     """
     if settings.top_k or settings.top_p < 1.0:
@@ -169,7 +176,7 @@ def sample(
             ended = one.stop_reason in ENDED
             answers[place // each].append(Answer(row, one.text, ended, np.asarray(one.token_logps, dtype=np.float32)))
     kept = [(prompt, tuple(group)) for prompt, group in zip(prompts, answers, strict=True) if group]
-    return Rollouts(tuple(prompt for prompt, _ in kept), tuple(group for _, group in kept))
+    return Rollouts(tuple(p for p, _ in kept), tuple(group for _, group in kept), no_room=len(prompts) - len(kept))
 
 
 def _joined(arrays: Sequence[Floats | None]) -> Floats:

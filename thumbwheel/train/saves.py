@@ -62,6 +62,24 @@ class Saves:
                 "Resume it (resume=True, --resume on the command line), or train in another folder."
             )
 
+    def mark(self) -> None:
+        """Note that this run was begun, before there is a checkpoint of it."""
+        checkpoints.save(self._mark, {"begun": b""}, self.identity)
+
+    def only_marked(self) -> bool:
+        """Whether the folder holds a run that was begun and killed before its first checkpoint.
+
+        Raises CheckpointError where it was begun with other data, settings or model.
+        """
+        if checkpoints.latest(self.steps) is not None or not self._mark.exists():
+            return False
+        checkpoints.load(self._mark, expect=self.identity)
+        return True
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / "begun"
+
     def resume(self) -> checkpoints.Checkpoint:
         """Load weights, optimiser and dice from the newest checkpoint; the rest of it is for the caller to read.
 
