@@ -37,6 +37,7 @@ class StepFields(TypedDict, total=False):
     sampled: bool
     behaviour_logp: float | None
     token_ids: Sequence[int] | None
+    token_logps: Sequence[float] | None
     tokenizer: str | None
     terminated: bool | None
     truncated: bool | None

@@ -65,6 +65,17 @@ StopReason = Literal[
 ]
 
 
+def _unknown(value: object) -> bool:
+    """True for None: a field that was added later stays out of the JSON, so that the digest of older records stands."""
+    return value is None
+
+
+def check_token_logps(token_ids: Sequence[int] | None, token_logps: Sequence[float] | None) -> None:
+    """Raises ValueError where there is not one log-probability a token."""
+    if token_logps is not None and len(token_logps) != len(token_ids or ()):
+        raise ValueError(f"has {len(token_ids or ())} token_ids and {len(token_logps)} token_logps; give one a token")
+
+
 class Record(BaseModel):
     """Frozen; an unknown field is an error; NaN and infinity are not numbers here."""
 
@@ -124,7 +135,7 @@ class Step(Record):
     `sampled=False` marks an action the policy did not sample (tool output, an imported answer, a person's demonstration):
     its tokens have no behaviour log-probability. `token_ids` are the ids really sampled; training uses them in place of
     the text where the tokenizer is the same (`tokenizer` is its hash). `behaviour_logp` is their summed log-probability
-    (nats) under the distribution really sampled from.
+    (nats) under the distribution really sampled from, `token_logps` that of each of them where it was kept.
     """
 
     id: Id
@@ -140,6 +151,7 @@ class Step(Record):
     policy_version: Id | None = None
     behaviour_logp: float | None = None
     token_ids: tuple[Index, ...] | None = None
+    token_logps: tuple[float, ...] | None = Field(default=None, exclude_if=_unknown)
     tokenizer: Id | None = None
     at: Time
     surface: Id | None = None
@@ -147,6 +159,11 @@ class Step(Record):
     truncated: bool | None = None
     stop_reason: StopReason | None = None
     tags: dict[Text, Text] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_log_probability_a_token(self) -> Step:
+        check_token_logps(self.token_ids, self.token_logps)
+        return self
 
 
 class Target(Record):
@@ -237,6 +254,7 @@ class Preference(Record):
     """Of two answers to one prompt, `chosen` is better with probability `p` (soft label; `tie=True` means p = 1/2).
 
     `margin` is how much better on the reward scale, where known. `*_token_ids` are the sampled ids where recorded.
+    `policy_version` gave both answers (or the one that was edited); None where they are of two versions, or it is unknown.
     """
 
     prompt: Prompt
@@ -251,6 +269,7 @@ class Preference(Record):
     chosen_token_ids: tuple[int, ...] | None = None
     rejected_token_ids: tuple[int, ...] | None = None
     tokenizer: Id | None = None
+    policy_version: Id | None = Field(default=None, exclude_if=_unknown)
     task_id: Id | None = None
     origin: Origin = "person"
     feedback_ids: tuple[Id, ...] = ()

@@ -79,7 +79,7 @@ class Redactor:
             "tags": {key: self.text(value) for key, value in step.tags.items()},
         }
         if action != step.action:
-            update |= {"token_ids": None, "tokenizer": None, "behaviour_logp": None}
+            update |= {"token_ids": None, "tokenizer": None, "behaviour_logp": None, "token_logps": None}
         return step.model_copy(update=update)
 
     def feedback(self, feedback: Feedback) -> Feedback:

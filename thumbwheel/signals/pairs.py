@@ -84,6 +84,7 @@ class _Pair:
             chosen_token_ids=chosen.token_ids if chosen.step.tokenizer == tokenizer else None,
             rejected_token_ids=rejected.token_ids if rejected.step.tokenizer == tokenizer else None,
             tokenizer=tokenizer,
+            policy_version=_version(chosen.step, rejected.step),
             task_id=chosen.step.task_id,
             origin=self.origin,
             feedback_ids=tuple(self.feedback_ids),
@@ -273,6 +274,11 @@ def _rates(verdict: Verdict) -> bool:
 def _tokenizer(chosen: Answer, rejected: Answer) -> str | None:
     """The tokenizer of the recorded ids; where the two sides differ, the chosen side's."""
     return next((side.step.tokenizer for side in (chosen, rejected) if side.token_ids is not None), None)
+
+
+def _version(chosen: Step, rejected: Step) -> str | None:
+    """The policy version that gave both answers."""
+    return chosen.policy_version if chosen.policy_version == rejected.policy_version else None
 
 
 def _passages(*steps: Step) -> tuple[Passage, ...]:
