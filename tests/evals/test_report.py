@@ -14,7 +14,8 @@ import pytest
 
 from thumbwheel.config import EvalSettings
 from thumbwheel.errors import NotFound, RecordError, StoreError
-from thumbwheel.evals.evidence import falling_note, kind_of, training
+from thumbwheel.evals.curves import falling_note, training
+from thumbwheel.evals.evidence import kind_of
 from thumbwheel.evals.report import SampleRow, read, write
 from thumbwheel.evals.reward import ScoredPairs, reward_figures
 from thumbwheel.evals.wording import duration, number, span

@@ -60,7 +60,7 @@ def test_a_killed_sweep_goes_on_with_the_next_value(tmp_path: Path) -> None:
     assert ran == [0.1, 0.5, 0.5]  # in rising order; 0.1 was not run again
     assert [p.value for p in found.points] == [0.1, 0.5]
     assert found.picked == 0.1
-    with pytest.raises(CheckpointError, match="other settings"):
+    with pytest.raises(CheckpointError, match="other seed"):
         sweep([0.5, 0.1], run, tmp_path, reference=lambda: REFERENCE, inputs={"seed": 1})
     (tmp_path / "0.1" / "point.json").write_text("{", encoding="utf-8")
     with pytest.raises(CheckpointError, match="made again"):

@@ -1,4 +1,4 @@
-"""The body of the report: answers, training curves, the reward model, the data, the feedback, every figure."""
+"""The body of the report: answers, the reward model, the data, the feedback, every figure. `curves` has the training."""
 
 from __future__ import annotations
 
@@ -9,31 +9,14 @@ from typing import Any
 
 from thumbwheel.evals.answer_html import answer_html, plain_text
 from thumbwheel.evals.headline import track
-from thumbwheel.evals.plots import Series, lines, scatter
+from thumbwheel.evals.plots import scatter
 from thumbwheel.evals.policy import RewardKlPoint
 from thumbwheel.evals.reward import RewardCheck
 from thumbwheel.evals.wording import name_of, number, with_span
 from thumbwheel.records import Figure, Prompt, Report
 from thumbwheel.signals.accounts import Account
 
-MetricRows = Sequence[Mapping[str, Any]]
 AccountLike = Account | Mapping[str, Any] | str
-
-# Plots of a training run, in this order: title, metrics that share it, each with its name there. A metric that is not named
-# here has a plot of its own. Held-out figures ("heldout_…") join those of the training rows.
-PANELS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("Loss", {"loss": ""}),
-    ("Margin", {"margin": ""}),
-    ("Gap of scores", {"gap": ""}),
-    ("Accuracy on pairs", {"accuracy": ""}),
-    ("Implicit reward", {"chosen_reward": "chosen", "rejected_reward": "rejected"}),
-    ("Implicit reward of thumbs", {"liked_reward": "liked", "disliked_reward": "disliked"}),
-    ("Chosen answers against the reference, nats", {"chosen_logp_change": ""}),
-    ("Log-probability of answers, nats", {"chosen_logp": "chosen", "rejected_logp": "rejected"}),
-)
-NO_PANEL = {"step", "epoch", "tokens", "lr", "seconds"}
-HELD_OUT = "heldout_"
-SMALL_FALL_NATS = 0.05
 
 
 @dataclass(frozen=True)
@@ -89,74 +72,6 @@ def filters(samples: Sequence[SampleRow]) -> list[dict[str, object]]:
 
 def _html(text: str) -> str:
     return answer_html(text) if text.strip() else ""
-
-
-def training(curves: Mapping[str, MetricRows]) -> dict[str, Any] | None:
-    """Plots of each stage's metrics, and a word on falling log-probabilities. None where nothing was logged."""
-    stages, notes = [], []
-    for stage, rows in curves.items():
-        panels = _panels(rows)
-        if panels:
-            stages.append({"name": stage, "panels": panels})
-        note = falling_note(rows)
-        if note:
-            notes.append(note)
-    return {"stages": stages, "notes": notes} if stages else None
-
-
-def _panels(rows: MetricRows) -> list[dict[str, Any]]:
-    logged = dict.fromkeys(key.removeprefix(HELD_OUT) for row in rows for key in row)
-    named = {key for _, several in PANELS for key in several} | NO_PANEL
-    panels = []
-    for title, several in (*PANELS, *((name_of(key), {key: ""}) for key in logged if key not in named)):
-        series = [
-            _series(kind + key, rows, ", ".join(part for part in (name, told) if part))
-            for key, name in several.items()
-            for kind, told in (("", "" if name else "training"), (HELD_OUT, "held out"))
-        ]
-        series = [one for one in series if one.y]
-        plot = lines(series, x_label="step", label=f"{title} over training steps")
-        if plot:
-            panels.append({"title": title, "plot": plot, "key": [one.name for one in series]})
-    return panels
-
-
-def _series(key: str, rows: MetricRows, name: str = "") -> Series:
-    step = [row["step"] if _is_number(row.get("step")) else i for i, row in enumerate(rows)]
-    points = [(float(x), float(row[key])) for x, row in zip(step, rows, strict=True) if _is_number(row.get(key))]
-    return Series(name, [x for x, _ in points], [y for _, y in points])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def falling_note(rows: MetricRows) -> str:
-    """A sentence where the chosen answers became less likely than under the reference, else an empty text.
-
-    Preference losses only ask for a gap, which also opens when both answers become less likely and the rejected one more
-    so (Rafailov et al. 2024, "From r to Q*", sec. 5). Reads `chosen_logp_change` over the last tenth of the steps; without
-    a reference, `chosen_logp` of the last tenth against the first.
-    """
-    change, chosen = _series("chosen_logp_change", rows).y, _series("chosen_logp", rows).y
-    if change:
-        fall = -_mean(change[-max(1, len(change) // 10) :])
-    elif len(chosen) > 1:
-        tenth = max(1, len(chosen) // 10)
-        fall = _mean(chosen[:tenth]) - _mean(chosen[-tenth:])
-    else:
-        return ""
-    if not fall > SMALL_FALL_NATS:
-        return ""
-    return (
-        f"The chosen answers became less likely during training, by {number(fall, 'nats')} nats an answer. Preference losses "
-        "ask for a gap only, and may open it by making both answers less likely; the language gate above says whether this "
-        "did harm."
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def reward_panel(report: Report, check: RewardCheck | None) -> dict[str, Any] | None:

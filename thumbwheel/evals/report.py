@@ -9,17 +9,15 @@ a sheet of paper. Model output on it is treated as hostile.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from thumbwheel.errors import NotFound, RecordError, StoreError
+from thumbwheel.errors import NotFound, RecordError
 from thumbwheel.evals import evidence, headline
-from thumbwheel.evals.evidence import AccountLike, MetricRows, SampleRow
+from thumbwheel.evals.curves import MetricRows, training
+from thumbwheel.evals.evidence import AccountLike, SampleRow
+from thumbwheel.evals.pages import put, render
 from thumbwheel.evals.policy import RewardKlPoint, reward_kl_points
 from thumbwheel.evals.reward import RewardCheck
 from thumbwheel.evals.wording import GLOSSARY, duration
@@ -64,30 +62,26 @@ def write(
     report = report.model_copy(update={"figures": figures})
     points = tuple(frontier) or reward_kl_points(report)
     shown = samples[:max_samples]
-    page = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            css=Markup(_environment().get_template("report.css").render()),
-            report=report,
-            date=f"{report.at.day} {report.at:%B %Y, %H:%M} UTC",
-            took=duration(report.seconds),
-            verdict=headline.verdict(report),
-            tiles=headline.tiles(report),
-            better=headline.better(report, history),
-            gates=headline.gate_rows(report),
-            pairs=evidence.pairs(shown, report),
-            pairs_lead=_pairs_lead(len(shown), len(samples)),
-            filters=evidence.filters(shown),
-            training=evidence.training(curves),
-            reward=evidence.reward_panel(report, reward),
-            frontier=evidence.frontier(points),
-            data=evidence.data(accounts),
-            feedback=evidence.feedback_table(feedback),
-            figures=evidence.figure_table(report.figures),
-            lineage=sorted(lineage.items()),
-            glossary=GLOSSARY,
-        )
+    page = render(
+        "report.html.j2",
+        report=report,
+        date=f"{report.at.day} {report.at:%B %Y, %H:%M} UTC",
+        took=duration(report.seconds),
+        verdict=headline.verdict(report),
+        tiles=headline.tiles(report),
+        better=headline.better(report, history),
+        gates=headline.gate_rows(report),
+        pairs=evidence.pairs(shown, report),
+        pairs_lead=_pairs_lead(len(shown), len(samples)),
+        filters=evidence.filters(shown),
+        training=training(curves),
+        reward=evidence.reward_panel(report, reward),
+        frontier=evidence.frontier(points),
+        data=evidence.data(accounts),
+        feedback=evidence.feedback_table(feedback),
+        figures=evidence.figure_table(report.figures),
+        lineage=sorted(lineage.items()),
+        glossary=GLOSSARY,
     )
     more: dict[str, Any] = {
         "accounts": {stage: _line(one) for stage, one in accounts.items()},
@@ -96,16 +90,8 @@ def write(
         "reward_kl": [[one.name, one.kl_per_response_nats, one.reward] for one in points],
     }
     payload = as_json(report, {name: value for name, value in more.items() if value})
-    html_path, json_path = folder / HTML, folder / JSON
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(json_path, json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-        _write(html_path, page)
-    except OSError as error:
-        raise StoreError(
-            f"The report cannot be written to '{folder}': {error}. Free the place, or choose another folder."
-        ) from error
-    return html_path, json_path
+    json_path = put(folder / JSON, json.dumps(payload, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    return put(folder / HTML, page), json_path
 
 
 def as_json(report: Report, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,20 +154,3 @@ def _pairs_lead(shown: int, given: int) -> str:
         else "The answer"
     )
     return f"{which} to held-out prompts, as the judge saw them, but with the sides put in order."
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("thumbwheel.evals"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all. A lone surrogate, which no file can hold, becomes a question mark."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(text.encode("utf-8", "replace"))
-    draft.replace(path)
