@@ -71,7 +71,7 @@ def import_(
 @app.command()
 def export(
     view: Annotated[
-        str, typer.Argument(help="preferences, labelled, demonstrations, process_labelled or transitions.")
+        str, typer.Argument(help="preferences, labelled, demonstrations, process_labelled, transitions or groups.")
     ],
     file: Annotated[Path, typer.Argument(help="The ending decides: .jsonl, .jsonl.gz, .json, .csv, .parquet.")],
     settings_file: File = None,

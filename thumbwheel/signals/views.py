@@ -10,6 +10,7 @@ from thumbwheel.records import Episode
 from thumbwheel.registry import Registry
 from thumbwheel.signals.accounts import Accounted
 from thumbwheel.signals.answers import demonstrations, labelled
+from thumbwheel.signals.groups import groups
 from thumbwheel.signals.pairs import preferences
 from thumbwheel.signals.prompts import held_out, prompt_key, prompts, split_by_prompt
 from thumbwheel.signals.traces import process_labelled, transitions
@@ -22,10 +23,12 @@ views.add("labelled", labelled)
 views.add("demonstrations", demonstrations)
 views.add("process_labelled", process_labelled)
 views.add("transitions", transitions)
+views.add("groups", groups)
 
 __all__ = [
     "View",
     "demonstrations",
+    "groups",
     "held_out",
     "labelled",
     "preferences",

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from thumbwheel.errors import DataError, NotFound, StoreError, explain
+from thumbwheel.grouped import Grouped
 from thumbwheel.records import (
     Demonstration,
     Labelled,
@@ -41,6 +42,7 @@ KINDS: dict[str, type[Record]] = {
     "demonstration": Demonstration,
     "process_labelled": ProcessLabelled,
     "transition": Transition,
+    "grouped": Grouped,
 }
 ROWS_PER_BATCH = 4096
 FORMAT = b"1"

@@ -21,6 +21,7 @@ from thumbwheel.collect.formats.base import Column, Draft, Export, FileFormat, f
 from thumbwheel.collect.formats.reading import parsed
 from thumbwheel.collect.formats.row import Row
 from thumbwheel.errors import DataError, RecordError, StoreError, explain
+from thumbwheel.grouped import Grouped
 from thumbwheel.records import Demonstration, Labelled, Message, Preference, ProcessLabelled, Record
 
 DEFAULTS: Mapping[type[Record], str] = {
@@ -28,6 +29,7 @@ DEFAULTS: Mapping[type[Record], str] = {
     Labelled: "labelled",
     Demonstration: "chat",
     ProcessLabelled: "stepwise",
+    Grouped: "records",
 }
 _ROWS_PER_GROUP = 1000
 
@@ -57,9 +59,9 @@ def write(
 
     `format` is one that can carry the view: for preferences hh, preference, preference-chat (the default),
     openai-preference or votes; for labelled answers labelled; for demonstrations chat (the default), alpaca or sharegpt;
-    for process labels stepwise; for any view "records", the record itself. A row that would not be read back as what it
-    is is refused and counted. The file appears whole or not at all. Raises DataError for a view, format or container that
-    do not go together, and where there is no row; StoreError where the file cannot be written.
+    for process labels stepwise; for any view "records" (the default for groups), the record itself. A row that would not be
+    read back as what it is is refused and counted. The file appears whole or not at all. Raises DataError for a view, format
+    or container that do not go together, and where there is no row; StoreError where the file cannot be written.
     """
     path = Path(path)
     container = container or _container_of(path)
@@ -91,10 +93,10 @@ def _container_of(path: Path) -> str:
 
 
 def _export_for(kind: type[Record], format: str | None) -> tuple[str, Export]:
-    if format == "records":
-        return format, Export({"record": "json"}, lambda record: {"record": record.model_dump(mode="json")})
-    able = [name for name in formats if kind in formats.get(name).exports]
     name = format or DEFAULTS.get(kind, "")
+    if name == "records":
+        return name, Export({"record": "json"}, lambda record: {"record": record.model_dump(mode="json")})
+    able = [name for name in formats if kind in formats.get(name).exports]
     if name not in able and ":" not in name:
         raise DataError(
             explain(
