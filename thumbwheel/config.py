@@ -157,6 +157,7 @@ class RewardSettings(TrainSettings):
     """The reward model of a round."""
 
     enabled: bool = Field(True, description="train a reward model in the round")
+    members: Count = Field(1, description="more: an ensemble, each on its own draw of the prompts and its own seed")
     lr: Positive = Field(5e-5, description="peak learning rate")
     batch_size: Count = Field(16, description="prompts (all pairs of a prompt together) an update")
     weight_decay: float = Field(0.001, ge=0)

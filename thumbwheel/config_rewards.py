@@ -14,7 +14,7 @@ class RewardTermSettings(Section):
 
     name: str = Field(min_length=1, description="of its column in logs and reports")
     scorer: str = Field(
-        description="reward_model; repetition, length, broken_rule (decays); lower_bound; or 'module:attr' of your own"
+        description="reward_model, of an ensemble also reward_model.0, …; repetition, length, broken_rule (decays); lower_bound; or 'module:attr' of your own"
     )
     asked: Literal["each", "together"] = Field(
         "each", description="your function gets one prompt and one text, or all prompts and all texts"
@@ -27,7 +27,7 @@ class RewardTermSettings(Section):
     factor: Share = Field(0.7, description="decays: what a reward of 1 becomes")
     limit_words: Count | None = Field(None, description="length: words up to which nothing decays")
     rule: str | None = Field(None, description="broken_rule: 'module:attr' (prompt, text) -> is it broken")
-    members: tuple[str, ...] = Field((), description="lower_bound: the scorers of the ensemble")
+    members: tuple[str, ...] = Field((), description="lower_bound: scorers; none: every member of the reward model")
     deviations: float = Field(1.0, ge=0, description="lower_bound: mean less this many standard deviations")
 
     @model_validator(mode="after")
@@ -36,8 +36,10 @@ class RewardTermSettings(Section):
             raise ValueError(f"'{self.scorer}' is a decay: set role = 'multiply'")
         if self.role == "multiply" and self.weight != 1.0:
             raise ValueError("a decay has no weight: set its factor")
-        if self.scorer == "lower_bound" and len(self.members) < 2:
-            raise ValueError("'lower_bound' needs two or more members")
+        if self.scorer == "lower_bound" and len(self.members) == 1:
+            raise ValueError(
+                "'lower_bound' needs two or more members, or none for those of the reward model's ensemble"
+            )
         return self
 
 

@@ -77,24 +77,17 @@ def _fit(
     what: What, rows: list[Any], settings: Settings, folder: Path, *, resume: bool
 ) -> tuple[dict[str, float], Path]:
     """Metrics, and the folder of the saved model."""
-    from thumbwheel.models.heads import RewardModel
     from thumbwheel.models.language import load
     from thumbwheel.rounds.learn import lengths_of
     from thumbwheel.train.dpo import dpo
-    from thumbwheel.train.reward import reward
+    from thumbwheel.train.reward_ensemble import fit_reward_model
     from thumbwheel.train.sft import sft
 
     how: dict[str, Any] = {"lengths": lengths_of(settings), "resume": resume, "progress": settings.round.progress}
-    if what is What.REWARD and settings.reward.trunk == "encoder":
-        from thumbwheel.models.encoder import load_encoder
-        from thumbwheel.train.encoder_reward import fit_encoder_reward
-
-        return fit_encoder_reward(load_encoder(settings.reward.encoder), rows, settings.reward, folder).metrics, folder
-    seed = settings.reward.seed if what is What.REWARD else settings.update.seed
-    model = load(settings.model, trainable=True, seed=seed)
     if what is What.REWARD:
-        result = reward(RewardModel(model, seed=seed), rows, settings.reward, folder, **how)
-    elif what is What.SFT:
+        return fit_reward_model(rows, settings, folder, **how), folder
+    model = load(settings.model, trainable=True, seed=settings.update.seed)
+    if what is What.SFT:
         result = sft(model, rows, settings.update, folder, **how)
     else:
         result = dpo(model, rows, settings.update, folder, cache=folder / "cache", **how)
@@ -107,13 +100,15 @@ def _from_fresh_answers(
     """PPO, GRPO and their family: prompts from a file, rewards as `online.reward` lists them."""
     from thumbwheel.cli.rows import prompts_of
     from thumbwheel.models.language import load
-    from thumbwheel.rounds.learn import reward_scorer
     from thumbwheel.signals.reward_terms import open_reward
     from thumbwheel.train.online import online
+    from thumbwheel.train.reward_ensemble import reward_scorers
 
     s = settings.online
-    scorers = {} if reward_model is None else {"reward_model": reward_scorer(reward_model, settings)}
-    needs = any("reward_model" in (term.scorer, *term.members) for term in s.reward.terms)
+    scorers = {} if reward_model is None else reward_scorers(reward_model, settings)
+    needs = any(
+        name.partition(".")[0] == "reward_model" for term in s.reward.terms for name in (term.scorer, *term.members)
+    )
     if needs and reward_model is None:
         raise SettingError.of(
             "The reward asks for a reward model, and none was named.",

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+
 from thumbwheel.config import Settings
 from thumbwheel.errors import CheckpointError
-from thumbwheel.evals.judges import Floats, Scorer
+from thumbwheel.evals.judges import Scorer
 from thumbwheel.evals.reward import RewardCheck, reward_figures, score_pairs
-from thumbwheel.models.encoder import load_encoder
-from thumbwheel.models.heads import RewardModel, load_reward_model
-from thumbwheel.models.language import LanguageModel, load
-from thumbwheel.models.scoring import score_answers
-from thumbwheel.records import Demonstration, Labelled, Preference, Prompt
+from thumbwheel.models.language import LanguageModel
+from thumbwheel.records import Demonstration, Figure, Labelled, Preference, Prompt
 from thumbwheel.rounds.gather import Row
 from thumbwheel.rounds.stages import Outcome
 from thumbwheel.rounds.watch import Tick
 from thumbwheel.signals.prompts import prompt_key
+from thumbwheel.signals.reward_terms import SPREAD
 from thumbwheel.signals.reward_terms import open_reward as open_composed
+from thumbwheel.stores import checkpoints
 from thumbwheel.train.dpo import dpo
-from thumbwheel.train.encoder_reward import HEAD as ENCODER_HEAD
-from thumbwheel.train.encoder_reward import fit_encoder_reward, load_encoder_reward
+from thumbwheel.train.journal import METRICS
 from thumbwheel.train.loop import StepReport
-from thumbwheel.train.online import online
-from thumbwheel.train.reward import reward
+from thumbwheel.train.online import DPO, online
+from thumbwheel.train.reward_ensemble import MEAN, fit_reward_model, reward_scorers
 from thumbwheel.train.rows import Lengths
+from thumbwheel.train.saves import BEGUN
 from thumbwheel.train.sft import sft
-from thumbwheel.train.stage import MODEL
 
 LEAST_PAIRS = 8
 HELD_FOR_CURVES = 32
@@ -47,48 +47,47 @@ def fit_reward(
         return {"kind": None, "why": "reward.enabled is false"}
     if len(train) < LEAST_PAIRS:
         return {"kind": None, "why": f"{len(train)} preferences are too few for one ({LEAST_PAIRS} are needed)"}
-    if settings.reward.trunk == "encoder":
-        encoder = load_encoder(settings.reward.encoder)
-        metrics = fit_encoder_reward(encoder, train, settings.reward, folder / REWARD).metrics
-    else:
-        model = RewardModel(load(settings.model, trainable=True, seed=settings.reward.seed), seed=settings.reward.seed)
-        metrics = reward(
-            model,
-            train,
-            settings.reward,
-            folder / REWARD,
-            lengths=lengths_of(settings),
-            heldout=held[:HELD_FOR_CURVES],
-            resume=_begun(folder / REWARD),
-            watcher=_watcher(tick),
-            progress=False,
-        ).metrics
-    outcome: Outcome = {"kind": settings.reward.trunk, "metrics": metrics, "n_train": len(train), "n_held": len(held)}
+    metrics = fit_reward_model(
+        train, settings, folder / REWARD, lengths=lengths_of(settings), heldout=held[:HELD_FOR_CURVES], resume=True,
+        watcher=_watcher(tick), progress=False,
+    )  # fmt: skip
+    outcome: Outcome = {
+        "kind": settings.reward.trunk, "members": settings.reward.members, "metrics": metrics, "n_train": len(train),
+        "n_held": len(held),
+    }  # fmt: skip
     check = check_reward(held, settings, outcome, folder=folder)
-    return {**outcome, "figures": [one.model_dump(mode="json") for one in check.figures] if check else []}
+    figures = [*(check.figures if check else ()), *_spread(held, settings, folder)]
+    return {**outcome, "figures": [one.model_dump(mode="json") for one in figures]}
+
+
+def open_scorers(settings: Settings, outcome: Outcome, *, folder: Path) -> dict[str, Scorer]:
+    """The reward model of a finished stage and its members by name, see `reward_scorers`; empty where there is none."""
+    return {} if outcome.get("kind") is None else reward_scorers(folder / REWARD, settings)
 
 
 def open_reward(settings: Settings, outcome: Outcome, *, folder: Path) -> Scorer | None:
     """The reward model of a finished stage as a scorer (prompts, texts) -> (n,); None where there is none."""
-    if outcome.get("kind") is None:
-        return None
-    return reward_scorer(folder / REWARD, settings)
+    return open_scorers(settings, outcome, folder=folder).get(MEAN)
 
 
-def reward_scorer(folder: Path, settings: Settings) -> Scorer:
-    """The reward model that training left in `folder`, of either trunk, as a scorer.
-
-    Raises CheckpointError where the folder holds none.
-    """
-    if (folder / ENCODER_HEAD).exists():
-        return load_encoder_reward(folder, load_encoder(settings.reward.encoder)).score
-    inner = folder / MODEL if (folder / MODEL).exists() else folder
-    model = load_reward_model(settings.model.model_copy(update={"path": str(inner)}))
-
-    def score(prompts: Sequence[Prompt], texts: Sequence[str]) -> Floats:
-        return score_answers(model, prompts, texts, max_length=settings.model.max_length)
-
-    return score
+def _spread(held: Sequence[Preference], settings: Settings, folder: Path) -> list[Figure]:
+    """How far the members of an ensemble part on held-out answers; nothing where there is one model."""
+    if settings.reward.members == 1 or not held:
+        return []
+    answers = {(pair.prompt, side.content): None for pair in held for side in (pair.chosen, pair.rejected)}
+    prompts, texts = [prompt for prompt, _ in answers], [text for _, text in answers]
+    spread = np.asarray(reward_scorers(folder / REWARD, settings)[SPREAD](prompts, texts), dtype=np.float64)
+    known = spread[~np.isnan(spread)]
+    note = f"mean deviation of a score over the {settings.reward.members} reward models, on held-out answers"
+    return [
+        Figure(
+            name="reward_spread",
+            value=float(known.mean()) if len(known) else None,
+            unit="score",
+            n=len(known),
+            note=note,
+        )
+    ]
 
 
 def check_reward(
@@ -105,16 +104,18 @@ def check_reward(
 def reward_line(outcome: Outcome) -> str:
     """One line for people: how well the reward model agrees with them on pairs it has not seen."""
     found = {figure["name"]: figure for figure in outcome.get("figures", ())}
-    accuracy, longer = found.get("reward_accuracy"), found.get("longer_accuracy")
+    accuracy, longer, spread = (found.get(name) for name in ("reward_accuracy", "longer_accuracy", "reward_spread"))
+    kind = "reward model" if outcome.get("members", 1) == 1 else f"ensemble of {outcome['members']} reward models"
     if not accuracy or accuracy["value"] is None:
-        return f"reward model from {outcome['n_train']} pairs; there are no held-out pairs to measure it on"
+        return f"{kind} from {outcome['n_train']} pairs; there are no held-out pairs to measure it on"
     span = f" ({accuracy['low']:.0%} to {accuracy['high']:.0%})" if accuracy["low"] is not None else ""
     beside = (
         f"; always picking the longer answer: {longer['value']:.0%}" if longer and longer["value"] is not None else ""
     )
+    apart = f"; its members part by {spread['value']:.2g} of a score" if spread and spread["value"] is not None else ""
     return (
-        f"reward model from {outcome['n_train']} pairs agrees with people on {accuracy['value']:.0%}{span} "
-        f"of {accuracy['n']} held-out pairs{beside}"
+        f"{kind} from {outcome['n_train']} pairs agrees with people on {accuracy['value']:.0%}{span} "
+        f"of {accuracy['n']} held-out pairs{beside}{apart}"
     )
 
 
@@ -129,11 +130,12 @@ def fit_policy(
     *,
     folder: Path,
     tick: Tick | None,
-    scorer: Scorer | None = None,
+    scorers: Mapping[str, Scorer] | None = None,
+    preferences: Sequence[Preference] = (),
 ) -> Outcome:
     """One update of `model`; goes on from the last checkpoint where the stage was cut short.
 
-    `scorer` is the round's reward model, which an online update learns from.
+    An online update learns from `scorers`, the round's reward model by name, and falls back on `preferences`.
     """
     how: dict[str, Any] = {
         "lengths": lengths_of(settings),
@@ -143,7 +145,10 @@ def fit_policy(
         "progress": False,
     }
     if settings.update.method == "online":
-        return fit_online(model, [row.prompt for row in rows], settings, folder=folder, scorer=scorer, tick=tick)
+        prompts = [row.prompt for row in rows]
+        return fit_online(
+            model, prompts, settings, folder=folder, scorers=scorers or {}, preferences=preferences, tick=tick
+        )
     if settings.update.method == "sft":
         result = sft(model, cast(Sequence[Demonstration], rows), settings.update, folder / UPDATE, **how)
         name = "sft"
@@ -169,21 +174,21 @@ def fit_online(
     settings: Settings,
     *,
     folder: Path,
-    scorer: Scorer | None,
+    scorers: Mapping[str, Scorer],
+    preferences: Sequence[Preference],
     tick: Tick | None,
 ) -> Outcome:
     """The update by PPO, GRPO or one of their family, on the prompts of the training rows and the composed reward.
 
     Raises RegistryError where a reward term asks for the reward model and the round has none.
     """
-    scorers = {} if scorer is None else {"reward_model": scorer}
     reward = open_composed(
         settings.online.reward, scorers=scorers, max_unscored_share=1.0
     )  # `online` checks iterations
     unique = list({prompt_key(prompt): prompt for prompt in prompts}.values())
     result = online(
         model, unique, reward, settings.online, settings.sample, folder / UPDATE,
-        resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
+        preferences=preferences, resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
     )  # fmt: skip
     name = settings.online.recipe
     lines = [f"{name}: {result.iterations} iterations, {result.updates} weight updates on {len(unique)} prompts"]
@@ -191,8 +196,10 @@ def fit_online(
         "method": name,
         "checkpoint": str(result.checkpoint.resolve()),
         "metrics": result.metrics,
-        "accounts": {"update": lines[0], **({"guard": " ".join(result.actions)} if result.actions else {})},
-        "lines": [*lines, *(f"guard: {action}" for action in result.actions)],
+        "accounts": {"update": lines[0]},
+        "actions": list(result.actions),
+        "notes": list(result.notes),
+        "lines": [*lines, *result.notes, *(f"guard: {action}" for action in result.actions)],
     }
 
 
@@ -204,17 +211,23 @@ def lengths_of(settings: Settings) -> Lengths:
 def curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Metric rows of the round's training runs, for plots."""
     found = {}
-    for title, part in (("Policy update", UPDATE), ("Reward model", REWARD)):
-        path = folder / part / "metrics.jsonl"
+    parts = [
+        ("Policy update", UPDATE),
+        ("Policy update: DPO after the guard gave up", f"{UPDATE}/{DPO}"),
+        ("Reward model", REWARD),
+    ]
+    members = sorted((folder / REWARD).glob("member-*"))
+    parts += [(f"Reward model {k} of {len(members)}", f"{REWARD}/{one.name}") for k, one in enumerate(members, 1)]
+    for title, part in parts:
+        path = folder / part / METRICS
         if path.exists():
             found[title] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return found
 
 
 def _begun(folder: Path) -> bool:
-    """Whether a training run left a checkpoint there."""
-    checkpoints = folder / "checkpoints"
-    return checkpoints.is_dir() and any(checkpoints.iterdir())
+    """Whether a training run was begun there."""
+    return checkpoints.latest(folder / "checkpoints") is not None or (folder / BEGUN).exists()
 
 
 def _watcher(tick: Tick | None) -> Callable[[StepReport], None]:

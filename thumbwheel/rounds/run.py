@@ -146,7 +146,8 @@ class _Round:
         outcome = learn.fit_policy(
             model, rows, held, self.settings, folder=self.folder.path,
             tick=self.watch.bar("policy update", "iterations" if online else "steps"),
-            scorer=learn.open_reward(self.settings, done["reward"], folder=self.folder.path) if online else None,
+            scorers=learn.open_scorers(self.settings, done["reward"], folder=self.folder.path) if online else None,
+            preferences=self._pairs(done, "reward_train") if online else (),
         )  # fmt: skip
         return {**outcome, **self._register(done["gather"], outcome)}
 

@@ -21,6 +21,7 @@ from thumbwheel.records import Prompt
 from thumbwheel.registry import Registry
 from thumbwheel.signals.rewards import CompositeReward, RewardTerm, Scorer, lower_bound, per_answer
 
+SPREAD, SPREAD_COLUMN = "reward_model.spread", "reward_spread"
 Rule = Callable[[Prompt, str], Any]
 decays: Registry[Callable[[RewardTermSettings], Scorer]] = Registry("reward decay")
 """Name -> (settings of the term) -> scorer of factors in [0, 1]."""
@@ -29,7 +30,8 @@ decays: Registry[Callable[[RewardTermSettings], Scorer]] = Registry("reward deca
 def open_terms(settings: CompositeSettings, *, scorers: Mapping[str, Scorer]) -> tuple[RewardTerm, ...]:
     """The terms that the settings list. `scorers` are those made at run time, by name: {"reward_model": …}.
 
-    A term's scorer is one of these, a decay of this package, "lower_bound" of its `members`, or "module:attr".
+    A term's scorer is one of these, a decay of this package, "lower_bound" of its `members` (or of the reward model's), or
+    "module:attr".
     Raises RegistryError for a name that is nothing, SettingError for one that is no function.
     """
     return tuple(
@@ -41,15 +43,22 @@ def open_terms(settings: CompositeSettings, *, scorers: Mapping[str, Scorer]) ->
 def open_reward(
     settings: CompositeSettings, *, scorers: Mapping[str, Scorer], max_unscored_share: float = 0.2
 ) -> CompositeReward:
-    """The reward that the settings describe, ready to be asked. Raises as `open_terms` does."""
-    return CompositeReward(open_terms(settings, scorers=scorers), max_unscored_share=max_unscored_share)
+    """The reward that the settings describe, ready to be asked. Raises as `open_terms` does.
+
+    Where the reward model is an ensemble, the disagreement of its members has a column too, of weight 0: "reward_spread".
+    """
+    terms = open_terms(settings, scorers=scorers)
+    if SPREAD in scorers and SPREAD_COLUMN not in {term.name for term in terms}:
+        terms = (*terms, RewardTerm(SPREAD_COLUMN, scorers[SPREAD], weight=0.0, required=False))
+    return CompositeReward(terms, max_unscored_share=max_unscored_share)
 
 
 def _scorer(name: str, term: RewardTermSettings, scorers: Mapping[str, Scorer]) -> Scorer:
     if name in scorers:
         return scorers[name]
     if name == "lower_bound":
-        return lower_bound([_scorer(member, term, scorers) for member in term.members], deviations=term.deviations)
+        members = [_scorer(member, term, scorers) for member in term.members or _ensemble(term, scorers)]
+        return lower_bound(members, deviations=term.deviations)
     if name in decays:
         return decays.get(name)(term)
     if ":" not in name:
@@ -62,6 +71,22 @@ def _scorer(name: str, term: RewardTermSettings, scorers: Mapping[str, Scorer]) 
         )
     function = _function(name, term)
     return per_answer(function) if term.asked == "each" else function
+
+
+def _ensemble(term: RewardTermSettings, scorers: Mapping[str, Scorer]) -> list[str]:
+    """Names of the reward model's members: "reward_model.0", "reward_model.1", …"""
+    found = [
+        name for name in scorers if name.rpartition(".")[0] == "reward_model" and name.rpartition(".")[2].isdigit()
+    ]
+    if len(found) < 2:
+        raise SettingError(
+            explain(
+                f"The reward term '{term.name}' takes the lower bound of the reward model's members, and it has none.",
+                allowed="a reward model trained with reward.members = 2 or more, or 'members' of your own",
+                got=", ".join(sorted(scorers)) or "no reward model",
+            )
+        )
+    return found
 
 
 def _function(name: str, term: RewardTermSettings) -> Any:

@@ -74,9 +74,10 @@ class EncoderReward:
         """(n,) float64. Each answer's score stands alone; with `cache` the encoder's part is kept on disk."""
         if len(prompts) != len(responses):
             raise DataError(f"Give one prompt a response. Got {len(prompts)} prompts and {len(responses)} responses.")
-        return self._scored(read_answers(self.encoder, prompts, responses, cache=cache))
+        return self.score_answers(read_answers(self.encoder, prompts, responses, cache=cache))
 
-    def _scored(self, answers: Answers) -> Floats:
+    def score_answers(self, answers: Answers) -> Floats:
+        """(n,) scores of answers that were read already."""
         total = np.full(len(answers.surface), -self.offset)
         for scaling, weights in self.parts:
             # Row by row, since a matrix product may round one row differently beside others.
@@ -281,7 +282,7 @@ class _Fit:
 
     def _centred(self, raw: EncoderReward) -> EncoderReward:
         """Scores of mean 0 on the training answers; of deviation 1, or such that the settings' τ holds."""
-        scores = raw._scored(self.answers)
+        scores = raw.score_answers(self.answers)
         deviation = float(scores.std())
         if not deviation > 1e-12 or not math.isfinite(deviation):
             raise DataError("All answers look alike to the reward model: no feature differs. Look at the texts.")

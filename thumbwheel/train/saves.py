@@ -20,6 +20,7 @@ from thumbwheel.records import digest_of
 from thumbwheel.stores import checkpoints
 
 WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.pt"
+BEGUN = "begun"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Saves:
 
     def mark(self) -> None:
         """Note that this run was begun, before there is a checkpoint of it."""
-        checkpoints.save(self._mark, {"begun": b""}, self.identity)
+        checkpoints.save(self._mark, {BEGUN: b""}, self.identity)
 
     def only_marked(self) -> bool:
         """Whether the folder holds a run that was begun and killed before its first checkpoint.
@@ -78,7 +79,7 @@ class Saves:
 
     @property
     def _mark(self) -> Path:
-        return self.folder / "begun"
+        return self.folder / BEGUN
 
     def resume(self) -> checkpoints.Checkpoint:
         """Load weights, optimiser and dice from the newest checkpoint; the rest of it is for the caller to read.
