@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +17,11 @@ from thumbwheel.config import OnlineSettings, SampleSettings
 from thumbwheel.engines.base import Sampler
 from thumbwheel.errors import CheckpointError, DataError, TrainingError, explain
 from thumbwheel.models.policy import LanguagePolicy
-from thumbwheel.records import Prompt
+from thumbwheel.records import Prompt, digest_of
 from thumbwheel.signals.reward_scale import RunningScale
 from thumbwheel.stores import files as disk
 from thumbwheel.train.lessons import Reference, prepared
-from thumbwheel.train.rollouts import Rollouts, sample
+from thumbwheel.train.rollouts import PROMPTS, Rollouts, sample
 from thumbwheel.train.units import epoch_order
 
 ROLLOUTS = "rollouts"
@@ -43,8 +44,48 @@ class Scores(Protocol):
 Reward = Callable[[Sequence[Prompt], Sequence[str]], Scores]
 
 
-class Collector:
-    """Answers of one run. Kept files make a killed run go on without sampling anew."""
+class Source(ABC):
+    """Where the answers of a run come from, an iteration at a time. Kept files make a killed run go on with the same ones.
+
+    data      hash of what the answers are made from: a run is not resumed on another
+    longest   tokens of the longest answer there may be
+    own       the policy's own answers of this moment; False: answers at hand, whose length and repetition say nothing of it
+    """
+
+    data: str
+    longest: int
+    own: bool = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / ROLLOUTS
+
+    @abstractmethod
+    def made(self, iteration: int) -> Rollouts:
+        """The answers of an iteration, scored and prepared."""
+
+    def rollouts(self, iteration: int) -> Rollouts:
+        """The answers of an iteration, from disk where they were made before the run was killed."""
+        path = self.folder / f"{iteration:06d}.npz"
+        if path.exists():
+            return Rollouts.from_file(path)
+        rollouts = self.made(iteration)
+        _keep(path, rollouts.to_bytes())
+        return rollouts
+
+    def begin(self) -> None:
+        """Forget answers that another run left in the folder."""
+        for old in self.folder.glob("*.npz"):
+            old.unlink(missing_ok=True)
+
+    def forget(self, *, before: int) -> None:
+        """Delete what is kept of iterations that no checkpoint goes back to."""
+        for old in sorted(self.folder.glob("*.npz")):
+            if int(old.stem) < before:
+                old.unlink(missing_ok=True)
+
+
+class Collector(Source):
+    """Fresh answers of the policy to prompts, scored by a reward."""
 
     def __init__(
         self,
@@ -57,17 +98,17 @@ class Collector:
         settings: OnlineSettings,
         folder: Path,
     ) -> None:
+        super().__init__(folder)
+        self.data = digest_of(PROMPTS.dump_python(list(prompts), mode="json"))
+        self.longest = sampling.max_new_tokens
         self.policy, self.reference = policy, reference
         self.template = policy.language_model.template
         self.prompts, self.reward, self.sampler = list(prompts), reward, sampler
         self.sampling = sampling.model_copy(update={"temperature": settings.temperature})
-        self.settings, self.folder = settings, folder / ROLLOUTS
+        self.settings = settings
 
-    def rollouts(self, iteration: int) -> Rollouts:
-        """The answers of an iteration, from disk where they were sampled before the run was killed."""
-        path = self.folder / f"{iteration:06d}.npz"
-        if path.exists():
-            return Rollouts.from_file(path)
+    def made(self, iteration: int) -> Rollouts:
+        """Sampled, scored, and flat groups sampled again as often as the settings say."""
         rollouts = self.scored(self.asked(iteration), iteration, turn=0)
         for turn in range(1, self.settings.resample_flat + 1):
             flat = [i for i, group in enumerate(rollouts.answers) if _alike([a.reward for a in group])]
@@ -81,9 +122,7 @@ class Collector:
                 unscored=Counter(rollouts.unscored) + Counter(again.unscored),
             )
         self._check_scored(rollouts)
-        rollouts = prepared(self.policy, self.reference, rollouts, self.settings)
-        _keep(path, rollouts.to_bytes())
-        return rollouts
+        return prepared(self.policy, self.reference, rollouts, self.settings)
 
     def asked(self, iteration: int) -> list[Prompt]:
         """The iteration's prompts: the list in a new order in every pass over it."""
@@ -130,17 +169,6 @@ class Collector:
                 next="Mend the scorer that is named (call it on an answer of your own), or raise online.max_unscored_share.",
             )
         )
-
-    def begin(self) -> None:
-        """Forget answers that another run left in the folder."""
-        for old in self.folder.glob("*.npz"):
-            old.unlink(missing_ok=True)
-
-    def forget(self, *, before: int) -> None:
-        """Delete what is kept of iterations that no checkpoint goes back to."""
-        for old in sorted(self.folder.glob("*.npz")):
-            if int(old.stem) < before:
-                old.unlink(missing_ok=True)
 
 
 def rescaled(rollouts: Rollouts, scale: RunningScale) -> tuple[Rollouts, RunningScale]:

@@ -26,10 +26,10 @@ from thumbwheel.engines.batch_sampler import BatchSampler
 from thumbwheel.errors import CheckpointError, DataError
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.policy import LanguagePolicy
-from thumbwheel.records import Preference, Prompt, digest_of
+from thumbwheel.records import Preference, Prompt
 from thumbwheel.signals.reward_scale import RunningScale
 from thumbwheel.stores import checkpoints
-from thumbwheel.train.collecting import Collector, Reward, rescaled
+from thumbwheel.train.collecting import Collector, Reward, Source, rescaled
 from thumbwheel.train.guard import Guard
 from thumbwheel.train.journal import Journal
 from thumbwheel.train.kl_control import KLController, open_controller
@@ -37,7 +37,7 @@ from thumbwheel.train.learner import Learner
 from thumbwheel.train.lessons import Reference, counts_of, lessons_of
 from thumbwheel.train.loop import StepReport
 from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy
-from thumbwheel.train.rollouts import PROMPTS, Rollouts
+from thumbwheel.train.rollouts import Rollouts
 from thumbwheel.train.saves import Saves, settings_hash
 from thumbwheel.train.schedule import learning_rate
 from thumbwheel.train.stage import MODEL, fingerprint
@@ -47,6 +47,8 @@ from thumbwheel.train.units import Unit, epoch_order
 log = logging.getLogger("thumbwheel.train")
 DPO = "dpo"
 Stopped = Literal["finished", "fell_back"]
+OpenSource = Callable[[LanguagePolicy, Reference], Source]
+OF_THE_POLICY = ("kl_per_response_nats", "entropy")  # what the guard may ask of answers that are not the policy's own
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,30 @@ def online(
     """
     if not prompts:
         raise DataError("There is no prompt to answer. Give at least one.")
+
+    def collector(policy: LanguagePolicy, reference: Reference) -> Source:
+        return Collector(policy, reference, prompts, reward, sampler or BatchSampler(model), sampling, settings, folder)
+
+    return learn_from(
+        collector, model, settings, folder, texts=texts, preferences=preferences, resume=resume, watcher=watcher,
+        progress=progress, clock=clock,
+    )  # fmt: skip
+
+
+def learn_from(
+    open_source: OpenSource,
+    model: LanguageModel,
+    settings: OnlineSettings,
+    folder: Path,
+    *,
+    texts: Sequence[TokenRow] = (),
+    preferences: Sequence[Preference] = (),
+    resume: bool = False,
+    watcher: Callable[[StepReport], None] | None = None,
+    progress: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
+) -> OnlineResult:
+    """The loop of `online` on answers of any source."""
     if settings.lm_weight and not texts:
         raise DataError(
             "'online.lm_weight' is set and no text is given for the language-model loss. Give texts, or set it to 0."
@@ -121,7 +147,7 @@ def online(
         raise CheckpointError(f"The folder '{folder}' cannot be made: {error}. Name another one.") from error
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        run = _Run(model, prompts, reward, settings, sampling, folder, sampler or BatchSampler(model), texts)
+        run = _Run(open_source, model, settings, folder, texts)
         try:
             run.begin(resume=resume)
             began = clock()
@@ -144,30 +170,26 @@ class _Run:
 
     def __init__(
         self,
+        open_source: OpenSource,
         model: LanguageModel,
-        prompts: Sequence[Prompt],
-        reward: Reward,
         settings: OnlineSettings,
-        sampling: SampleSettings,
         folder: Path,
-        sampler: Sampler,
         texts: Sequence[TokenRow],
     ) -> None:
         self.model, self.settings, self.folder = model, settings, folder
         self.texts: list[Unit[Lessons]] = [
             Unit(f"text {i}", (row,), (Lesson.of_text(int(row.trained.sum())),)) for i, row in enumerate(texts)
         ]
+        with_value = settings.advantage == "gae"
+        self.policy = LanguagePolicy(model, with_value=with_value, detached=settings.value_detached)
+        self.source = open_source(self.policy, Reference(model))
         identity = {
-            "data": digest_of(PROMPTS.dump_python(list(prompts), mode="json")),
+            "data": self.source.data,
             "settings": settings_hash(settings),
             "template": model.template.hash,
             "model": fingerprint(model),
         }
-        reference = Reference(model)
-        with_value = settings.advantage == "gae"
-        self.policy = LanguagePolicy(model, with_value=with_value, detached=settings.value_detached)
-        self.collector = Collector(self.policy, reference, prompts, reward, sampler, sampling, settings, folder)
-        self.task = OnPolicy(self.policy, settings, longest=sampling.max_new_tokens)
+        self.task = OnPolicy(self.policy, settings, longest=self.source.longest)
         self.learner: Learner[Lessons] = Learner(self.task, settings)
         self.saves = Saves(folder, self.learner.parameters, self.learner.optimiser, identity, settings.keep_checkpoints)
         self.controller: KLController = open_controller(settings.kl, updates=settings.iterations)
@@ -183,7 +205,7 @@ class _Run:
         """A new run, or where the last checkpoint stands; one that was killed before its first checkpoint begins again."""
         if not resume:
             self.saves.begin()
-            self.collector.begin()
+            self.source.begin()
             self.saves.mark()
             return
         if self.saves.only_marked():
@@ -203,7 +225,7 @@ class _Run:
             "tally": self.tally.state(),
         }  # fmt: skip
         self.saves.write(self.place.updates, about)
-        self.collector.forget(before=self.place.iteration)
+        self.source.forget(before=self.place.iteration)
 
     def train(self, watcher: Callable[[StepReport], None], *, progress: bool, clock: Callable[[], float]) -> None:
         """Iterations until the end, or until the guard gives up."""
@@ -230,7 +252,7 @@ class _Run:
         self.task.coefficient = self.controller.coefficient * place.kl_scale
         self.task.clip_scale = self.controller.clip_scale
         began = clock()
-        rollouts = self.collector.rollouts(place.iteration)
+        rollouts = self.source.rollouts(place.iteration)
         sampled = clock()
         on_scale, scale = rescaled(rollouts, self.scale)
         units = lessons_of(on_scale, s, coefficient=self.task.coefficient)
@@ -293,7 +315,8 @@ class _Run:
     def watch(self, figures: Mapping[str, float]) -> None:
         """Ask the guard, and do what it says."""
         s = self.settings.guard
-        self.guard, verdict = self.guard.judged(figures, s)
+        seen = figures if self.source.own else {n: v for n, v in figures.items() if n in OF_THE_POLICY}
+        self.guard, verdict = self.guard.judged(seen, s)
         if verdict.act == "go_on":
             if (self.place.iteration - 1) % s.save_every_iterations == 0:
                 self.saves.write_best(self.place.iteration)
