@@ -157,6 +157,10 @@ class RewardSettings(TrainSettings):
     """The reward model of a round."""
 
     enabled: bool = Field(True, description="train a reward model in the round")
+    fresh_share: float = Field(
+        0.3, ge=0, lt=1, description="what pairs of the live version's answers shall weigh of all, where there are any"
+    )
+    fresh_weight_cap: float = Field(4.0, ge=1, description="such a pair's weight is multiplied by no more than this")
     members: Count = Field(1, description="more: an ensemble, each on its own draw of the prompts and its own seed")
     lr: Positive = Field(5e-5, description="peak learning rate")
     batch_size: Count = Field(16, description="prompts (all pairs of a prompt together) an update")
@@ -178,8 +182,8 @@ class RewardSettings(TrainSettings):
 class UpdateSettings(TrainSettings):
     """The policy update of a round."""
 
-    method: Literal["dpo", "sft", "online"] = Field(
-        "dpo", description="from pairs or labels, from demonstrations, or from fresh answers (see 'online')"
+    method: Literal["dpo", "sft", "online", "picks"] = Field(
+        "dpo", description="from pairs or labels, demonstrations, fresh answers, or picked groups (both: see 'online')"
     )
     epochs: Count = 2
     loss: str = Field("sigmoid", description="a name in thumbwheel.formulas.preference.preference_losses")

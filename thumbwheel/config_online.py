@@ -156,6 +156,7 @@ class OnlineSettings(TrainSettings):
     answers_per_prompt: Count = Field(8, description="G: answers to each prompt")
     batch_size: Count = Field(8, description="prompts (all answers together) a weight update")
     epochs: Count = Field(1, description="passes over an iteration's answers")
+    passes: Count = Field(2, description="picks only: passes over the groups at hand, in place of 'iterations'")
     checkpoint_every_steps: Count = Field(10, description="weight updates between checkpoints for resuming")
     temperature: Positive = Field(1.0, description="answers are sampled, and scored in training, at this temperature")
     advantage: str = Field("grpo", description="grpo, dr_grpo, rloo, batch, reinforce_pp, or gae with a value head")

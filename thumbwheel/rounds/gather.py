@@ -19,25 +19,29 @@ from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings, UpdateSettings
 from thumbwheel.errors import DataError, NotFound, StoreError
 from thumbwheel.formulas.preference import preference_losses
+from thumbwheel.grouped import Grouped
 from thumbwheel.records import Demonstration, Episode, Labelled, Preference, Prompt
 from thumbwheel.rounds.stages import Outcome
 from thumbwheel.signals.accounts import Accounted
 from thumbwheel.signals.answers import demonstrations, labelled
+from thumbwheel.signals.groups import groups
 from thumbwheel.signals.pairs import preferences
 from thumbwheel.signals.prompts import held_out, prompt_key, prompts, split_by_prompt
 from thumbwheel.stores import snapshots
 from thumbwheel.stores.base import PolicyVersion, Store
 
-View = Literal["preferences", "labelled", "demonstrations"]
-Row = Preference | Labelled | Demonstration
-R = TypeVar("R", Preference, Labelled, Demonstration)
+View = Literal["preferences", "labelled", "demonstrations", "groups"]
+Row = Preference | Labelled | Demonstration | Grouped
+R = TypeVar("R", Preference, Labelled, Demonstration, Grouped)
 PROMPTS: TypeAdapter[list[Prompt]] = TypeAdapter(list[Prompt])
 
 
 def view_for(update: UpdateSettings) -> View:
-    """Which view of the feedback the update learns from: SFT copies, KTO takes single thumbs, the rest takes pairs."""
+    """Which view of the feedback the update learns from: SFT copies, KTO takes single thumbs, the rest takes pairs or groups."""
     if update.method == "sft":
         return "demonstrations"
+    if update.method == "picks":
+        return "groups"
     return "preferences" if preference_losses.get(update.loss).paired else "labelled"
 
 
@@ -110,6 +114,9 @@ def _view(view: View, episodes: Iterable[Episode], settings: Settings, known: se
     if view == "labelled":
         found = labelled(episodes, settings.feedback)
         rows = Accounted(list(_fresh(found, known).rows), found.account)
+    elif view == "groups":
+        together = groups(episodes, settings.feedback)
+        rows = Accounted(list(_fresh(together, known).rows), together.account)
     else:
         copied = demonstrations(episodes, settings.feedback)
         rows = Accounted(list(_fresh(copied, known).rows), copied.account)

@@ -13,11 +13,13 @@ from thumbwheel.config import Settings
 from thumbwheel.errors import CheckpointError
 from thumbwheel.evals.judges import Scorer
 from thumbwheel.evals.reward import RewardCheck, reward_figures, score_pairs
+from thumbwheel.grouped import Grouped
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Demonstration, Figure, Labelled, Preference, Prompt
 from thumbwheel.rounds.gather import Row
 from thumbwheel.rounds.stages import Outcome
 from thumbwheel.rounds.watch import Tick
+from thumbwheel.signals.fresh import freshened, freshness
 from thumbwheel.signals.prompts import prompt_key
 from thumbwheel.signals.reward_terms import SPREAD
 from thumbwheel.signals.reward_terms import open_reward as open_composed
@@ -25,7 +27,8 @@ from thumbwheel.stores import checkpoints
 from thumbwheel.train.dpo import dpo
 from thumbwheel.train.journal import METRICS
 from thumbwheel.train.loop import StepReport
-from thumbwheel.train.online import DPO, online
+from thumbwheel.train.online import DPO, OnlineResult, online
+from thumbwheel.train.picked import picked
 from thumbwheel.train.reward_ensemble import MEAN, fit_reward_model, reward_scorers
 from thumbwheel.train.rows import Lengths
 from thumbwheel.train.saves import BEGUN
@@ -40,24 +43,41 @@ REWARD, UPDATE = "reward", "update"
 
 
 def fit_reward(
-    train: Sequence[Preference], held: Sequence[Preference], settings: Settings, *, folder: Path, tick: Tick | None
+    train: Sequence[Preference],
+    held: Sequence[Preference],
+    settings: Settings,
+    *,
+    folder: Path,
+    tick: Tick | None,
+    live: str | None = None,
 ) -> Outcome:
-    """Fit the reward model and measure it on held-out pairs. `kind` is None, and `why` says why, where there is none."""
+    """Fit the reward model and measure it on held-out pairs. `kind` is None, and `why` says why, where there is none.
+
+    Pairs of the version `live` are weighed up to `reward.fresh_share`.
+    """
     if not settings.reward.enabled:
         return {"kind": None, "why": "reward.enabled is false"}
     if len(train) < LEAST_PAIRS:
         return {"kind": None, "why": f"{len(train)} preferences are too few for one ({LEAST_PAIRS} are needed)"}
+    s = settings.reward
+    weighed = train if live is None else freshened(train, live, share=s.fresh_share, cap=s.fresh_weight_cap)
     metrics = fit_reward_model(
-        train, settings, folder / REWARD, lengths=lengths_of(settings), heldout=held[:HELD_FOR_CURVES], resume=True,
+        weighed, settings, folder / REWARD, lengths=lengths_of(settings), heldout=held[:HELD_FOR_CURVES], resume=True,
         watcher=_watcher(tick), progress=False,
     )  # fmt: skip
     outcome: Outcome = {
         "kind": settings.reward.trunk, "members": settings.reward.members, "metrics": metrics, "n_train": len(train),
-        "n_held": len(held),
+        "n_held": len(held), "accounts": {} if live is None else {"fresh": _fresh_line(train, weighed, live)},
     }  # fmt: skip
     check = check_reward(held, settings, outcome, folder=folder)
     figures = [*(check.figures if check else ()), *_spread(held, settings, folder)]
     return {**outcome, "figures": [one.model_dump(mode="json") for one in figures]}
+
+
+def _fresh_line(before: Sequence[Preference], after: Sequence[Preference], live: str) -> str:
+    """How much of the reward model's pairs is about answers of the live version, before and after weighing."""
+    line, share = freshness(before, live).line(live), freshness(after, live).share
+    return line + (f"; weighed up to {share:.0%}" if after != before else "")
 
 
 def open_scorers(settings: Settings, outcome: Outcome, *, folder: Path) -> dict[str, Scorer]:
@@ -149,6 +169,9 @@ def fit_policy(
         return fit_online(
             model, prompts, settings, folder=folder, scorers=scorers or {}, preferences=preferences, tick=tick
         )
+    if settings.update.method == "picks":
+        groups = cast(Sequence[Grouped], rows)
+        return fit_picks(model, groups, settings, folder=folder, preferences=preferences, tick=tick)
     if settings.update.method == "sft":
         result = sft(model, cast(Sequence[Demonstration], rows), settings.update, folder / UPDATE, **how)
         name = "sft"
@@ -190,16 +213,39 @@ def fit_online(
         model, unique, reward, settings.online, settings.sample, folder / UPDATE,
         preferences=preferences, resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
     )  # fmt: skip
-    name = settings.online.recipe
-    lines = [f"{name}: {result.iterations} iterations, {result.updates} weight updates on {len(unique)} prompts"]
+    return _of_run(settings.online.recipe, result, f"on {len(unique)} prompts")
+
+
+def fit_picks(
+    model: LanguageModel,
+    groups: Sequence[Grouped],
+    settings: Settings,
+    *,
+    folder: Path,
+    preferences: Sequence[Preference],
+    tick: Tick | None,
+) -> Outcome:
+    """The update by GRPO or one of its family, on groups of answers that people picked from or ranked."""
+    result = picked(
+        model, groups, settings.online, folder / UPDATE, lengths=lengths_of(settings), preferences=preferences,
+        resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
+    )  # fmt: skip
+    return _of_run(
+        f"{settings.online.recipe}_picks", result.run, f"on {result.groups} groups; answers: {result.account.line()}"
+    )
+
+
+def _of_run(name: str, result: OnlineResult, on: str) -> Outcome:
+    """What a round keeps of a run of the online loop."""
+    line = f"{name}: {result.iterations} iterations, {result.updates} weight updates {on}"
     return {
         "method": name,
         "checkpoint": str(result.checkpoint.resolve()),
         "metrics": result.metrics,
-        "accounts": {"update": lines[0]},
+        "accounts": {"update": line},
         "actions": list(result.actions),
         "notes": list(result.notes),
-        "lines": [*lines, *result.notes, *(f"guard: {action}" for action in result.actions)],
+        "lines": [line, *result.notes, *(f"guard: {action}" for action in result.actions)],
     }
 
 

@@ -132,10 +132,10 @@ class _Round:
         train, held = (self._pairs(done, name) for name in ("reward_train", "reward_held"))
         on_language_model = self.settings.reward.enabled and self.settings.reward.trunk == "language_model"
         tick = self.watch.bar("reward model", "steps") if on_language_model else None
-        outcome = learn.fit_reward(train, held, self.settings, folder=self.folder.path, tick=tick)
+        outcome = learn.fit_reward(train, held, self.settings, folder=self.folder.path, tick=tick, live=self.live.id)
         if outcome["kind"] is None:
             return {**outcome, "lines": [f"no reward model: {outcome['why']}"]}
-        return {**outcome, "lines": [learn.reward_line(outcome)]}
+        return {**outcome, "lines": [learn.reward_line(outcome), outcome["accounts"]["fresh"]]}
 
     def _update(self, done: dict[str, Outcome]) -> Outcome:
         gathered = done["gather"]
@@ -143,11 +143,12 @@ class _Round:
         held = read_rows(gathered["reward_held"]) if gathered["view"] == "preferences" else []
         model = load(model_of(self.live, self.settings), trainable=True, seed=self.settings.update.seed)
         online = self.settings.update.method == "online"
+        in_iterations = self.settings.update.method in ("online", "picks")
         outcome = learn.fit_policy(
             model, rows, held, self.settings, folder=self.folder.path,
-            tick=self.watch.bar("policy update", "iterations" if online else "steps"),
+            tick=self.watch.bar("policy update", "iterations" if in_iterations else "steps"),
             scorers=learn.open_scorers(self.settings, done["reward"], folder=self.folder.path) if online else None,
-            preferences=self._pairs(done, "reward_train") if online else (),
+            preferences=self._pairs(done, "reward_train") if in_iterations else (),
         )  # fmt: skip
         return {**outcome, **self._register(done["gather"], outcome)}
 
@@ -273,7 +274,11 @@ class _Round:
             folder=self.folder.path,
             samples=self._side_by_side(done)[: self.settings.round.samples_in_report],
             curves=learn.curves(self.folder.path),
-            accounts={**gathered["accounts"], **done["update"].get("accounts", {})},
+            accounts={
+                **gathered["accounts"],
+                **done["reward"].get("accounts", {}),
+                **done["update"].get("accounts", {}),
+            },
             reward=learn.check_reward(
                 self._pairs(done, "reward_held"), self.settings, done["reward"], folder=self.folder.path
             ),
