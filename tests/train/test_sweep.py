@@ -84,7 +84,7 @@ def test_a_policy_is_measured_by_reward_and_by_kl_to_its_reference() -> None:
     model = tiny_language_model(seed=1, layers=1, dim=32)
     model.make_trainable(ModelSettings(adapter="full"), seed=0)
     prompts: list[Prompt] = [(Message(role="user", content=letter),) for letter in "abcd"]
-    settings, sampling = OnlineSettings(recipe="rloo"), SampleSettings(max_new_tokens=5, batch_size=4)
+    settings, sampling = OnlineSettings(recipe="rloo", max_unscored_share=0.3), SampleSettings(max_new_tokens=5, batch_size=4)
 
     def of(reward: Any, reference: Reference) -> Point:
         return measured(0.1, model, prompts, reward, settings, sampling, reference=reference)

@@ -34,13 +34,16 @@ ONLINE_PANELS: tuple[tuple[str, dict[str, str]], ...] = (
     ("New against old policy, nats a token", {"update_kl": ""}),
     ("Ratio of new to old policy", {"ratio": ""}),
     ("Sampler against trainer, nats a token", {"engine_gap_nats": ""}),
-    ("Answers without a reward", {"unscored": ""}),
+    ("Answers left out of the update", {"left_out": "all", "unscored": "without a reward"}),
+    ("Prompts without room for an answer", {"no_room": ""}),
     ("Updates left out for their KL", {"stopped_early": ""}),
     ("Sampled tokens a second", {"tokens_per_s": ""}),
 )
-QUIET_AT_ZERO = {"unscored", "stopped_early", "engine_gap_nats"}  # nothing to see where nothing happened
+# Nothing to see where nothing happened: plots that are left out while all their values are this small.
+QUIET = {"unscored", "stopped_early", "engine_gap_nats", "no_room", "loss"}
+NOTHING = 1e-5
 # Of the update, and no terms of the reward.
-ALSO_ONLINE = frozenset("surrogate value_loss entropy_bonus lm_loss grad_norm".split())
+ALSO_ONLINE = frozenset(["surrogate", "value_loss", "entropy_bonus", "lm_loss", "grad_norm"])
 
 # Plots of a training run, in this order: title, metrics that share it, each with its name there. A metric that is not named
 # here has a plot of its own. Held-out figures ("heldout_…") join those of the training rows.
@@ -82,7 +85,7 @@ def panels(rows: MetricRows) -> list[dict[str, Any]]:
             for kind, told in (("", "" if name else "training"), (HELD_OUT, "held out"))
         ]
         series = [one for one in series if one.y]
-        if QUIET_AT_ZERO & several.keys() and not any(any(one.y) for one in series):
+        if QUIET & several.keys() and all(abs(value) < NOTHING for one in series for value in one.y):
             continue
         plot = lines(series, x_label="step", label=f"{title} over training steps")
         if plot:

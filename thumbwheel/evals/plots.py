@@ -1,7 +1,7 @@
 """Plots as inline SVG: no script, no font, no network. Colours come from the style sheet and follow it into the dark.
 
-Classes: `axis`, `grid`, `tick`, `line s0`…`line s5`, `raw s0`…, `dot s0`…, `guide`. Each plot is one `<svg role="img">`
-whose label says in words what it shows. Every text is escaped here.
+Classes: `axis`, `grid`, `tick`, `line s0`…`line s5`, `raw s0`…, `dot s0`…, `whisker s0`…, `ring s0`…, `guide`. Each plot is
+one `<svg role="img">` whose label says in words what it shows. Every text is escaped here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ WIDTH, HEIGHT = 420, 230
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 36
 MAX_POINTS = 400
 SMOOTH_FROM = 40
+LETTER = 6.2  # width of a letter of a name, about
+MOST_LETTERS = 24
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,50 @@ def scatter(
     parts += [_dot(x_axis.at(x), y_axis.at(y), radius, "s0", name) for name, x, y, radius in points]
     if named:
         parts += [_name(name, x_axis.at(x), y_axis.at(y), radius) for name, x, y, radius in points]
+    return _svg(parts, label)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A point of a frontier. `reach` is half the length of its error bar (0: none); `style` is a class such as "s0"."""
+
+    name: str
+    x: float
+    y: float
+    reach: float = 0.0
+    style: str = "s0"
+    ringed: bool = False
+
+
+def frontier(spots: Sequence[Spot], *, x_label: str, label: str) -> Markup:
+    """Dots with error bars in y, joined in the order of x, each with its name beside it; a ringed one stands out.
+
+    What is not finite is not drawn: a spot without a place, a bar without an end.
+    """
+    spots = sorted(
+        (one for one in spots if math.isfinite(one.x) and math.isfinite(one.y)), key=lambda one: (one.x, one.y)
+    )
+    if not spots:
+        return Markup("")
+    reach = {one: one.reach if math.isfinite(one.reach) else 0.0 for one in spots}
+    x_axis = Axis.over([one.x for one in spots], LEFT, WIDTH - RIGHT)
+    y_axis = Axis.over([one.y + sign * reach[one] for one in spots for sign in (-1, 1)], HEIGHT - BOTTOM, TOP)
+    parts = _frame(x_axis, y_axis, x_label)
+    if len(spots) > 1:
+        parts.append(_path(np.array([[one.x, one.y] for one in spots]), x_axis, y_axis, "raw s5"))
+    at = [(x_axis.at(one.x), y_axis.at(one.y)) for one in spots]
+    for one, (x, _) in zip(spots, at, strict=True):
+        if reach[one]:
+            low, high = y_axis.at(one.y - reach[one]), y_axis.at(one.y + reach[one])
+            bar = f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
+            parts.append(f'<path class="whisker {one.style}" d="{bar}"/>')
+    for one, (x, y) in zip(spots, at, strict=True):
+        if one.ringed:
+            parts.append(f'<circle class="ring {one.style}" cx="{x:.1f}" cy="{y:.1f}" r="9"/>')
+        parts.append(_dot(x, y, 5, one.style, one.name))
+    names = [(one.name if len(one.name) <= MOST_LETTERS else one.name[: MOST_LETTERS - 1] + "…") for one in spots]
+    for name, (x, y) in zip(names, _beside(names, at), strict=True):
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{y:.1f}">{escape(name)}</text>')
     return _svg(parts, label)
 
 
@@ -197,6 +243,28 @@ def _name(name: str, x: float, y: float, radius: float) -> str:
     """The name on the side of the dot that has more room."""
     side, anchor = (radius + 5, "start") if x < WIDTH / 2 else (-radius - 5, "end")
     return f'<text class="tick" x="{x + side:.1f}" y="{y - 6:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
+
+
+def _beside(names: Sequence[str], dots: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Where each name begins: beside its dot, at the first of eight places where it meets no dot, name or edge."""
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in dots]
+    found = []
+    for name, (x, y) in zip(names, dots, strict=True):
+        width = len(name) * LETTER
+        right, left, middle = x + 11, x - 11 - width, x - width / 2
+        places = [(right, y - 7), (left, y - 7), (right, y + 15), (left, y + 15)]
+        places += [(middle, y - 14), (middle, y + 22), (right, y - 22), (right, y + 30)]
+        inside = [p for p in places if p[0] >= LEFT and p[0] + width <= WIDTH and TOP <= p[1] <= HEIGHT - BOTTOM]
+        boxes = [((left, base), (left, base - 10, left + width, base + 3)) for left, base in inside or places[:1]]
+        free = [one for one in boxes if not any(_meet(one[1], other) for other in taken)]
+        place, box = (free or boxes)[0]
+        taken.append(box)
+        found.append(place)
+    return found
+
+
+def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _svg(parts: Sequence[str], label: str) -> Markup:

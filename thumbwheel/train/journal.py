@@ -42,7 +42,7 @@ class Journal:
         self._task: TaskID = self._bar.add_task(name, total=steps, completed=start, figure="")
         self._board: Any = None
         if writes:
-            kept = [line for line in _lines(self.path) if line["step"] <= start]
+            kept = [line for line in metric_rows(folder) if line["step"] <= start]
             self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             self._file: TextIO = self.path.open("a", encoding="utf-8")
         if writes and tensorboard:
@@ -78,7 +78,7 @@ class Journal:
 
     def lines(self) -> list[dict[str, float]]:
         """Everything recorded so far, over all resumed runs."""
-        return _lines(self.path)
+        return metric_rows(self.path.parent)
 
     def __enter__(self) -> Journal:
         self._bar.start()
@@ -95,8 +95,9 @@ class Journal:
             self._board.close()
 
 
-def _lines(path: Path) -> list[dict[str, float]]:
-    """Whole lines; the last one may have been cut by a kill and is then left out."""
+def metric_rows(folder: Path) -> list[dict[str, float]]:
+    """What the run in `folder` recorded: whole lines; the last one may have been cut by a kill and is then left out."""
+    path = folder / METRICS
     found: list[dict[str, float]] = []
     if not path.exists():
         return found

@@ -9,6 +9,7 @@ A finished point is on disk, so a sweep that was killed goes on with the next on
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +127,7 @@ def measured(
 ) -> Point:
     """The model's mean reward on `prompts`, and its KL to `reference`, on one answer each.
 
-    Raises TrainingError where fewer than two answers have a reward.
+    Raises TrainingError where fewer than two answers have a reward, or more than `max_unscored_share` have none.
     """
     how = sampling.model_copy(update={"temperature": settings.temperature})
     seeds = [settings.seed * 7_919 + i for i in range(len(prompts))]
@@ -134,10 +135,11 @@ def measured(
     rollouts = prepared(LanguagePolicy(model), reference, rollouts, settings)
     scores = np.asarray(reward(list(rollouts.prompts), [a.text for a in rollouts.flat]).total, dtype=np.float64)
     known = scores[~np.isnan(scores)]
-    if len(known) < LEAST_ANSWERS:
+    if len(known) < max(LEAST_ANSWERS, (1 - settings.max_unscored_share) * len(scores)):
         raise TrainingError(
-            f"{len(known)} of the answers to {len(prompts)} validation prompts have a reward, so nothing can be compared. "
-            "Look at the reward function: call it on an answer of your own."
+            f"{len(known)} of {len(scores)} answers to validation prompts have a reward, so nothing can be compared (at most "
+            f"online.max_unscored_share = {settings.max_unscored_share:g} may lack one). Look at the reward function: call "
+            "it on an answer of your own."
         )
     ratios = [log_ratios(answer) for answer in rollouts.flat]
     error = float(known.std(ddof=1)) / math.sqrt(len(known))
@@ -218,10 +220,11 @@ def pick(
     best = max(near, key=lambda point: point.reward)
     noise = math.hypot(best.error, reference.error)
     if best.reward - reference.reward <= 2 * noise:
+        gap = _gap(points, max_kl_per_token_nats)
+        farther = f"Try values between {gap[0]:g} and {gap[1]:g}" if gap else knob.farther
         return None, (
             f"The best reward below the KL limit, {best.reward:.3g} at {best.value:g}, is not above the reference's "
-            f"{reference.reward:.3g} by more than noise (2 × {noise:.2g}). {knob.farther}, train longer, or measure on more "
-            "prompts."
+            f"{reference.reward:.3g} by more than noise (2 × {noise:.2g}). {farther}, train longer, or measure on more prompts."
         )
     alike = [
         p for p in near
@@ -236,6 +239,38 @@ def pick(
     if taken != best:
         why += f"; {best.value:g} earned {best.reward:.3g}, which is within noise, at {best.kl_per_token_nats:.3g} nats"
     return taken.value, why + "."
+
+
+def further(
+    points: Sequence[Point], picked: float | None, *, max_kl_per_token_nats: float, knob: Knob = BETA
+) -> tuple[str, tuple[float, ...]]:
+    """Which values to try next, and why; ("", ()) where the best one has others on both sides.
+
+    Two values between the last point under the KL limit and the first beyond it, or past the end of what was tried.
+    """
+    values = sorted(point.value for point in points)
+    near = [point.value for point in points if point.kl_per_token_nats < max_kl_per_token_nats]
+    below, above = (values[0] / 5, values[0] / 2), (values[-1] * 2, values[-1] * 5)
+    if not near:
+        return "Hold it nearer to the reference", above if knob.larger_is_nearer else below
+    farthest = min(near) if knob.larger_is_nearer else max(near)
+    if picked not in (None, farthest):
+        return "", ()
+    gap = _gap(points, max_kl_per_token_nats)
+    if gap:
+        low, high = gap
+        between = [low * (high / low) ** (turn / 3) for turn in (1, 2)]
+        return f"The limit of KL lies between {low:g} and {high:g}", tuple(float(f"{value:.2g}") for value in between)
+    return "Let it go farther from the reference", below if knob.larger_is_nearer else above
+
+
+def _gap(points: Sequence[Point], limit: float) -> tuple[float, float] | None:
+    """Two neighbouring values, low and high, of which one is under the limit of KL and the other is not."""
+    rising = sorted(points, key=lambda point: point.value)
+    for one, other in itertools.pairwise(rising):
+        if (one.kl_per_token_nats < limit) != (other.kl_per_token_nats < limit):
+            return one.value, other.value
+    return None
 
 
 def _claim(folder: Path, inputs: Mapping[str, Any]) -> None:
