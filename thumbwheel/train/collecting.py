@@ -20,7 +20,7 @@ from thumbwheel.models.policy import LanguagePolicy
 from thumbwheel.records import Prompt, digest_of
 from thumbwheel.signals.reward_scale import RunningScale
 from thumbwheel.stores import files as disk
-from thumbwheel.train.lessons import Reference, prepared
+from thumbwheel.train.lessons import Reference, counts_of, prepared
 from thumbwheel.train.rollouts import PROMPTS, Rollouts, sample
 from thumbwheel.train.units import epoch_order
 
@@ -56,8 +56,8 @@ class Source(ABC):
     longest: int
     own: bool = True
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / ROLLOUTS
+    def __init__(self, settings: OnlineSettings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder / ROLLOUTS
 
     @abstractmethod
     def made(self, iteration: int) -> Rollouts:
@@ -71,6 +71,10 @@ class Source(ABC):
         rollouts = self.made(iteration)
         _keep(path, rollouts.to_bytes())
         return rollouts
+
+    def figures(self, rollouts: Rollouts) -> dict[str, float]:
+        """What people watch of an iteration's answers, before they are learned from."""
+        return counts_of(rollouts, self.settings)
 
     def begin(self) -> None:
         """Forget answers that another run left in the folder."""
@@ -98,14 +102,13 @@ class Collector(Source):
         settings: OnlineSettings,
         folder: Path,
     ) -> None:
-        super().__init__(folder)
+        super().__init__(settings, folder)
         self.data = digest_of(PROMPTS.dump_python(list(prompts), mode="json"))
         self.longest = sampling.max_new_tokens
         self.policy, self.reference = policy, reference
         self.template = policy.language_model.template
         self.prompts, self.reward, self.sampler = list(prompts), reward, sampler
         self.sampling = sampling.model_copy(update={"temperature": settings.temperature})
-        self.settings = settings
 
     def made(self, iteration: int) -> Rollouts:
         """Sampled, scored, and flat groups sampled again as often as the settings say."""

@@ -34,7 +34,7 @@ from thumbwheel.train.guard import Guard
 from thumbwheel.train.journal import Journal
 from thumbwheel.train.kl_control import KLController, open_controller
 from thumbwheel.train.learner import Learner
-from thumbwheel.train.lessons import Reference, counts_of, lessons_of
+from thumbwheel.train.lessons import Reference, lessons_of
 from thumbwheel.train.loop import StepReport
 from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy
 from thumbwheel.train.rollouts import Rollouts
@@ -256,7 +256,7 @@ class _Run:
         sampled = clock()
         on_scale, scale = rescaled(rollouts, self.scale)
         units = lessons_of(on_scale, s, coefficient=self.task.coefficient)
-        figures = counts_of(rollouts, s)
+        figures = self.source.figures(rollouts)
         seconds = max(sampled - began, 1e-9)
         figures |= {"coefficient": self.task.coefficient, "tokens_per_s": figures["tokens"] / seconds}
         figures |= self.updates(units)
