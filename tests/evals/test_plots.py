@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from thumbwheel.evals.plots import Axis, Series, lines, round_step, running_mean, scatter, tick_text
+from thumbwheel.evals.plots import Axis, Series, Spot, frontier, lines, round_step, running_mean, scatter, tick_text
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,46 @@ def test_names_cannot_break_out() -> None:
     ):
         assert "<script" not in svg
         assert ElementTree.fromstring(str(svg)).tag == "svg"
+
+
+def test_error_bars_end_where_they_should() -> None:
+    """P7: y from 0 to 4 on pixels 194 to 12, 45.5 a unit. 2 ± 1 ends at 148.5 and 57.5; x of 5 in 0 to 10 is at 230."""
+    svg = frontier(
+        [Spot("end", 10, 4), Spot("0.1", 5, 2, reach=1, ringed=True), Spot("start", 0, 0, reach=math.inf)],
+        x_label="KL",
+        label="x",
+    )
+    assert 'class="whisker s0" d="M230.0 148.5V57.5M226.0 148.5h8M226.0 57.5h8"' in svg
+    assert svg.count("whisker") == 1  # a bar without an end, or without a length, is none
+    assert '<circle class="ring s0" cx="230.0" cy="103.0" r="9"/>' in svg
+    assert svg.count('class="ring') == 1
+    assert 'points="52.0,194.0 230.0,103.0 408.0,12.0"' in svg  # in the order of x, not as given
+
+
+def test_names_on_a_frontier_do_not_meet() -> None:
+    """P7: four dots on nearly one place have their names in four places, inside of the frame; a long name is cut."""
+    spots = [Spot(name, 5 + i / 100, 1.0) for i, name in enumerate(("0.01", "0.05", "0.1", "n" * 90))]
+    root = ElementTree.fromstring(
+        str(frontier([*spots, Spot("far", 9, 2), Spot("near", 0, 0)], x_label="KL", label="x"))
+    )
+    texts = [one for one in root.iter() if one.tag == "text" and one.get("text-anchor") is None]
+    assert [one.text for one in texts] == ["near", "0.01", "0.05", "0.1", "n" * 23 + "…", "far"]
+    boxes = [(float(one.get("x", 0)), float(one.get("y", 0)), 6.2 * len(one.text or "")) for one in texts]
+    for i, (x, y, width) in enumerate(boxes):
+        assert x >= 52
+        assert x + width <= 420
+        for other_x, other_y, other_width in boxes[:i]:
+            assert abs(y - other_y) >= 12 or x >= other_x + other_width or other_x >= x + width
+
+
+@pytest.mark.parametrize(
+    "spots",
+    [[Spot('"><script>', 0, 0, 1)], [Spot("a", 0, 0), Spot("a", 0, 0)], [Spot("a", 1e300, -1e300, 1e299)], [Spot("", 0, 1e-300)]],
+    ids=["one, hostile", "twice", "huge", "tiny"],
+)  # fmt: skip
+def test_odd_frontiers_are_whole(spots: list[Spot]) -> None:
+    svg = frontier(spots, x_label="KL", label="x")
+    assert ElementTree.fromstring(str(svg)).tag == "svg"
+    assert "nan" not in svg.replace("nats", "")
+    assert "inf" not in svg
+    assert frontier([Spot("a", math.nan, 1), Spot("b", 1, math.inf)], x_label="KL", label="x") == ""

@@ -92,7 +92,7 @@ def hint(*lines: str) -> None:
     out.print()
     out.print("[bold]Next[/]")
     for line in lines:
-        out.print(f"  {line}")
+        out.print(f"  {line}", soft_wrap=True)  # a command that was broken cannot be copied
 
 
 def _version(value: bool) -> None:

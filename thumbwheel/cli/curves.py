@@ -26,6 +26,7 @@ def put_curves(
     settings: Settings,
     *sections: str,
     says: str = "",
+    notes: Sequence[str] = (),
     actions: Sequence[str] = (),
     model: Path | None = None,
 ) -> Path | None:
@@ -42,6 +43,7 @@ def put_curves(
             rows,
             about=f"{folder} · {now():%Y-%m-%d %H:%M} UTC",
             says=says,
+            notes=notes,
             actions=actions,
             settings=changed(settings, *sections),
             next=[] if model is None else [Step("Talk with it:", chat_with(model))],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from thumbwheel.cli.app import File, Overrides, app, err, hint, now, out, say, settings_from
 from thumbwheel.errors import SettingError, explain
@@ -148,7 +149,7 @@ def _tell(found: Found, job: Job, again: Sequence[str], max_kl_per_token: float)
         job.folder,
     )
     out.print(f"Made in {job.folder}/: sweep.html, sweep.json, and a folder a value", markup=False)
-    hint(f"open {page}", *(step.command for step in steps if step.command.startswith("thumbwheel ")))
+    hint(f"open {page}", *(escape(step.command) for step in steps if step.command.startswith("thumbwheel ")))
 
 
 def next_steps(found: Found, job: Job, again: Sequence[str], max_kl_per_token: float) -> list[Step]:

@@ -71,7 +71,7 @@ def training(curves: Mapping[str, MetricRows]) -> dict[str, Any] | None:
             stages.append({"name": stage, "panels": found})
         note = falling_note(rows)
         if note:
-            notes.append(note)
+            notes.append(f"{note} The language gate above says whether this did harm.")
     return {"stages": stages, "notes": notes} if stages else None
 
 
@@ -144,8 +144,7 @@ def falling_note(rows: MetricRows) -> str:
         return ""
     return (
         f"The chosen answers became less likely during training, by {number(fall, 'nats')} nats an answer. Preference losses "
-        "ask for a gap only, and may open it by making both answers less likely; the language gate above says whether this "
-        "did harm."
+        "ask for a gap only, and may open it by making both answers less likely."
     )
 
 

@@ -17,6 +17,7 @@ from thumbwheel.errors import NotFound, RecordError
 from thumbwheel.evals import evidence, headline
 from thumbwheel.evals.curves import MetricRows, training
 from thumbwheel.evals.evidence import AccountLike, SampleRow
+from thumbwheel.evals.fresh import Fresh, fresh_answers
 from thumbwheel.evals.pages import put, render
 from thumbwheel.evals.policy import RewardKlPoint, reward_kl_points
 from thumbwheel.evals.reward import RewardCheck
@@ -36,6 +37,7 @@ def write(
     curves: Mapping[str, MetricRows] | None = None,
     accounts: Mapping[str, AccountLike] | None = None,
     reward: RewardCheck | None = None,
+    fresh: Fresh | None = None,
     frontier: Sequence[RewardKlPoint] = (),
     feedback: Mapping[str, Mapping[str, int]] | None = None,
     lineage: Mapping[str, str] | None = None,
@@ -52,6 +54,7 @@ def write(
     | curves   | stage -> the training loop's metric rows, each with its `step`                                |
     | accounts | stage -> what became of its rows: an `Account`, its fields, or one line of text                   |
     | reward   | the reward model's check; its figures join the report's                                       |
+    | fresh    | the run from fresh answers, where the policy learned from one                                |
     | frontier | reward-KL points; by default the parent and the new policy, where both figures are known      |
     | feedback | kind -> origin -> how many                                                                    |
     | lineage  | name -> hash or id, such as {"snapshot": "…", "settings": "…"}                                |
@@ -75,6 +78,7 @@ def write(
         pairs_lead=_pairs_lead(len(shown), len(samples)),
         filters=evidence.filters(shown),
         training=training(curves),
+        fresh=fresh_answers(fresh),
         reward=evidence.reward_panel(report, reward),
         frontier=evidence.frontier(points),
         data=evidence.data(accounts),
@@ -87,6 +91,8 @@ def write(
         "accounts": {stage: _line(one) for stage, one in accounts.items()},
         "feedback": {kind: dict(counts) for kind, counts in feedback.items()},
         "lineage": dict(lineage),
+        "guard": list(fresh.actions) if fresh else [],
+        "notes": list(fresh.notes) if fresh else [],
         "reward_kl": [[one.name, one.kl_per_response_nats, one.reward] for one in points],
     }
     payload = as_json(report, {name: value for name, value in more.items() if value})

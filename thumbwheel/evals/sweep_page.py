@@ -111,7 +111,8 @@ def _key(sweep: Sweep) -> list[tuple[str, str]]:
         "s1": f"at {sweep.max_kl_per_token_nats:g} nats a token or beyond",
         "s5": "reference",
     }
-    there = {spot(point, sweep).style for point in (sweep.reference, *sweep.points)}
+    drawn = [spot(point, sweep) for point in (sweep.reference, *sweep.points)]
+    there = {one.style for one in drawn if math.isfinite(one.x) and math.isfinite(one.y)}
     return [(style, name) for style, name in names.items() if style in there]
 
 

@@ -5,6 +5,7 @@ write(Training("GRPO", rows, actions=result.actions), Path("trained"))      # tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class Training:
     rows: MetricRows
     about: str = ""
     says: str = ""
+    notes: Sequence[str] = ()
     actions: Sequence[str] = ()
     next: Sequence[Step] = ()
     settings: Sequence[tuple[str, str]] = ()
@@ -44,7 +46,7 @@ class Training:
 
 def write(training: Training, folder: Path) -> Path:
     """Write `folder`/curves.html, whole or not at all. Raises StoreError where the folder cannot be written."""
-    note = falling_note(training.rows)
+    fell = falling_note(training.rows)
     page = render(
         "training.html.j2",
         title=training.title,
@@ -53,7 +55,7 @@ def write(training: Training, folder: Path) -> Path:
         summary=summary(training.rows),
         guarded=any(ONLINE in row for row in training.rows),
         actions=training.actions,
-        notes=[note] if note else [],
+        notes=[*training.notes, *([fell] if fell else [])],
         panels=panels(training.rows),
         settings=training.settings,
         next=training.next,
@@ -71,7 +73,8 @@ def summary(rows: MetricRows) -> list[dict[str, str]]:
     for name, key, unit in SUMMARY:
         if online and key == "loss":  # its gradient counts there, and its value is near 0 from first to last
             continue
-        values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        logged = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+        values = [value for value in logged if math.isfinite(value)]
         tenth = max(1, len(values) // 10)
         if values:
             first = sum(values[:tenth]) / tenth if len(values) > 1 else None

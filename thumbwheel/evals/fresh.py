@@ -1,0 +1,62 @@
+"""What a policy learned from its own answers looked like on the way: each figure from first to last, and what the guard did.
+
+fresh_answers(rows, terms=("human", "safety"), actions=result.actions, notes=result.notes)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from thumbwheel.evals.wording import number
+
+MetricRows = Sequence[Mapping[str, Any]]
+# Figures of metrics.jsonl in the order of the page: name, key, unit. Terms of the reward stand behind the first.
+FIGURES = (
+    ("Reward", "reward", "score"),
+    ("KL to the reference, nats a response", "kl_per_response_nats", "nats"),
+    ("KL to the reference, nats a token", "kl_per_token_nats", "small"),
+    ("β, the pull to the reference", "coefficient", "small"),
+    ("Entropy, nats a token", "entropy", "nats"),
+    ("Length of answers, tokens", "length", "tokens"),
+    ("Repeated 3-grams", "repetition", "share"),
+    ("Answers that ended by themselves", "ended_share", "share"),
+    ("Prompts whose answers all earned the same", "flat_groups", "score"),
+    ("… too easy: all at the best reward", "too_easy", "score"),
+    ("… too hard: all at the worst", "too_hard", "score"),
+    ("Answers without a reward", "unscored", "score"),
+)
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """`rows` are those of metrics.jsonl, `terms` the keys of the reward's terms in them; `actions` and `notes` are sentences."""
+
+    rows: MetricRows
+    terms: Sequence[str] = ()
+    actions: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def fresh_answers(fresh: Fresh | None) -> dict[str, Any] | None:
+    """What the page shows of it. None where there is nothing.
+
+    First and last are means over the first and the last tenth of the iterations; the gold reward is a term like any other.
+    """
+    if fresh is None or not fresh.rows:
+        return None
+    head, *others = FIGURES
+    terms = [(f"… term “{key.removeprefix('term_').replace('_', ' ')}”", key, "score") for key in fresh.terms]
+    table = [row for figure in (head, *terms, *others) if (row := _from_first_to_last(fresh.rows, *figure))]
+    return {"figures": table, "actions": list(fresh.actions), "notes": list(fresh.notes)}
+
+
+def _from_first_to_last(rows: MetricRows, name: str, key: str, unit: str) -> dict[str, str] | None:
+    values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+    if not values:
+        return None
+    tenth = max(1, len(values) // 10)
+    ends = (sum(values[:tenth]) / tenth, sum(values[-tenth:]) / tenth)
+    first, last = (f"{x:.3g}".replace("-", "−") if unit == "small" else number(x, unit) for x in ends)
+    return {"name": name, "first": first, "last": last}
