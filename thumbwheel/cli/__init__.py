@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from thumbwheel.cli import data, learning, looking, serving, sweeping, training
+from thumbwheel.cli import data, learning, looking, sampling, serving, sweeping, training
 from thumbwheel.cli.app import app, complain
 from thumbwheel.errors import ModelError, ThumbwheelError
 
 TRAIN_EXTRA = {"torch", "transformers", "accelerate", "peft", "safetensors", "gguf", "sklearn"}
 
-__all__ = ["app", "data", "learning", "looking", "main", "serving", "sweeping", "training"]
+__all__ = ["app", "data", "learning", "looking", "main", "sampling", "serving", "sweeping", "training"]
 
 
 def main() -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from thumbwheel.cli.app import now, say
 from thumbwheel.collect.formats import Good, read
+from thumbwheel.collect.formats.containers import open_rows
+from thumbwheel.collect.formats.raw import RawRow
 from thumbwheel.collect.join import join
 from thumbwheel.collect.noise import NoiseFilter
 from thumbwheel.config import Settings
 from thumbwheel.errors import DataError, NotFound
+from thumbwheel.grouped import Grouped
 from thumbwheel.records import Feedback, Message, Prompt, Step
 from thumbwheel.signals.prompts import prompt_key
 from thumbwheel.signals.views import views
+
+SHOWN = 3  # bad rows that are told one by one
 
 
 def prompts_of(file: Path) -> list[Prompt]:
@@ -58,6 +66,39 @@ def rows_of(file: Path, view: str, settings: Settings) -> list[Any]:
     return found.rows
 
 
+def groups_of(file: Path) -> list[Grouped]:
+    """The groups that `thumbwheel export groups FILE` wrote. Raises DataError where no row is one, NotFound."""
+    found: list[Grouped] = []
+    wrong = 0
+    container = open_rows(file)
+    with closing(container):
+        for row in container.rows:
+            try:
+                found.append(_group(row))
+            except DataError as error:
+                wrong += 1
+                if wrong <= SHOWN:
+                    say(f"line {row.line}: {error}")
+    say(f"{file}: {len(found)} groups" + (f"; {wrong} rows could not be read" if wrong else ""))
+    if not found:
+        raise DataError(
+            f"'{file}' holds no group of answers that people picked from. Make one with: thumbwheel export groups picks.jsonl"
+        )
+    return found
+
+
+def _group(row: RawRow) -> Grouped:
+    """Raises DataError with what is wrong with the row."""
+    if row.value is None:
+        raise DataError(row.problem or "no row")
+    record = row.value.get("record")
+    try:
+        return Grouped.model_validate_json(record) if isinstance(record, str) else Grouped.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"no group: {'.'.join(map(str, first['loc'])) or 'record'}: {first['msg']}") from None
+
+
 def _read(file: Path) -> tuple[list[Step], list[Feedback], int]:
     """Steps, feedback, and how many rows could not be read; the first of those are told."""
     steps: list[Step] = []
@@ -70,7 +111,7 @@ def _read(file: Path) -> tuple[list[Step], list[Feedback], int]:
                 feedback.extend(row.made.feedback)
             else:
                 rejected += 1
-                if rejected <= 3:
+                if rejected <= SHOWN:
                     say(f"line {row.line}: {row.detail}")
         say(f"{file}: {reading.format.name} in {reading.container}, because {reading.why}")
     return steps, feedback, rejected

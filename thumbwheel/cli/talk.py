@@ -13,8 +13,10 @@ from thumbwheel.cli.app import now, opened, out
 from thumbwheel.config import Settings
 from thumbwheel.engines.base import StreamingSampler, listen
 from thumbwheel.engines.opening import open_sampler
+from thumbwheel.engines.recording import sampled_fields
 from thumbwheel.errors import NotFound
 from thumbwheel.models.language import load
+from thumbwheel.models.templates import ChatTemplate
 from thumbwheel.recorder import Recorder
 from thumbwheel.records import Message, Step
 from thumbwheel.rounds.run import base_version, model_of
@@ -26,18 +28,20 @@ HELP = "+ liked it   - did not   = TEXT how it should have been   ? another answ
 def talk(settings: Settings, *, version: str | None, who: str) -> None:
     """Read, answer, and keep what is said about the answers, until the end of input."""
     with opened(settings, create=True) as store:
-        chosen = _version(store, settings, version)
+        chosen = version_of(store, settings, version)
         model = load(model_of(chosen, settings))
         out.print(f"[bold]{chosen.id}[/] ({chosen.status}). {HELP}", highlight=False)
         _loop(
             store,
             settings,
             open_sampler(model, settings.engine),
+            model.template,
             Recorder(clock=now, who=who, surface="terminal", policy_version=chosen.id),
         )
 
 
-def _version(store: Store, settings: Settings, wanted: str | None) -> PolicyVersion:
+def version_of(store: Store, settings: Settings, wanted: str | None) -> PolicyVersion:
+    """The version of that name; without one the live one. Raises NotFound."""
     live = base_version(store, settings, now=now())
     if wanted is None:
         return live
@@ -47,7 +51,9 @@ def _version(store: Store, settings: Settings, wanted: str | None) -> PolicyVers
     return found[wanted]
 
 
-def _loop(store: Store, settings: Settings, sampler: StreamingSampler, recorder: Recorder) -> None:
+def _loop(
+    store: Store, settings: Settings, sampler: StreamingSampler, template: ChatTemplate, recorder: Recorder
+) -> None:
     talked: list[Message] = []
     last: Step | None = None
     episode = uuid4().hex
@@ -61,24 +67,31 @@ def _loop(store: Store, settings: Settings, sampler: StreamingSampler, recorder:
         if said == "/new":
             talked, last, episode = [], None, uuid4().hex
         elif said in ("+", "-", "?") or said.startswith("="):
-            last = _react(store, settings, sampler, recorder, said, last)
+            last = _react(store, settings, sampler, template, recorder, said, last)
             if said == "?" and last is not None:
                 talked[-1] = last.action
         elif said:
             talked.append(Message(role="user", content=said))
-            last = _answer(store, settings, sampler, recorder, talked, episode, attempt=0)
+            last = _answer(store, settings, sampler, template, recorder, talked, episode, attempt=0)
             talked.append(last.action)
 
 
 def _react(
-    store: Store, settings: Settings, sampler: StreamingSampler, recorder: Recorder, said: str, last: Step | None
+    store: Store,
+    settings: Settings,
+    sampler: StreamingSampler,
+    template: ChatTemplate,
+    recorder: Recorder,
+    said: str,
+    last: Step | None,
 ) -> Step | None:
     """A thumb, an edit, or another attempt at the last answer."""
     if last is None:
         out.print("There is no answer yet to say that about.")
         return None
     if said == "?":
-        return _answer(store, settings, sampler, recorder, list(last.state), last.episode_id, attempt=last.attempt + 1)
+        attempt = last.attempt + 1
+        return _answer(store, settings, sampler, template, recorder, list(last.state), last.episode_id, attempt=attempt)
     if said.startswith("="):
         text = said[1:].strip()
         if not text:
@@ -96,6 +109,7 @@ def _answer(
     store: Store,
     settings: Settings,
     sampler: StreamingSampler,
+    template: ChatTemplate,
     recorder: Recorder,
     talked: list[Message],
     episode: str,
@@ -119,8 +133,7 @@ def _answer(
         task_id=episode,
         index=sum(message.role == "user" for message in talked) - 1,
         attempt=attempt,
-        token_ids=sample.token_ids,
-        behaviour_logp=sample.logp,
+        **sampled_fields(sample, template, settings.sample),
     )
     store.add_steps([step])
     return step

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from thumbwheel.config import SampleSettings
 from thumbwheel.engines.base import Sample
 from thumbwheel.models.templates import ChatTemplate
-from thumbwheel.recorder import StepFields
+from thumbwheel.records import StopReason
 
 
-def sampled_fields(sample: Sample, template: ChatTemplate, settings: SampleSettings) -> StepFields:
+class SampledFields(TypedDict):
+    """What a step records of its sampling; some of `thumbwheel.recorder.StepFields`."""
+
+    token_ids: tuple[int, ...]
+    token_logps: tuple[float, ...]
+    behaviour_logp: float
+    tokenizer: str
+    truncated: bool
+    terminated: bool
+    stop_reason: StopReason
+    tags: dict[str, str]
+
+
+def sampled_fields(sample: Sample, template: ChatTemplate, settings: SampleSettings) -> SampledFields:
     """Fields for `Recorder.step`: ids and their log-probabilities, tokenizer, how it ended; as tags how it was sampled.
 
     `thumbwheel.signals.groups.sampling_of` reads the tags back.
     """
     cut = sample.stop_reason in ("max_tokens", "context_overflow")
-    ended = sample.stop_reason if sample.stop_reason != "stop_string" else "completed"
+    ended: StopReason = sample.stop_reason if sample.stop_reason != "stop_string" else "completed"
     return {
         "token_ids": sample.token_ids,
         "token_logps": sample.token_logps,
