@@ -31,12 +31,16 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Fresh:
-    """`rows` are those of metrics.jsonl, `terms` the keys of the reward's terms in them; `actions` and `notes` are sentences."""
+    """`rows` are those of metrics.jsonl, `terms` the keys of the reward's terms in them; `actions` and `notes` are sentences.
+
+    `own`: the answers were the policy's own; False: people had picked from them before.
+    """
 
     rows: MetricRows
     terms: Sequence[str] = ()
     actions: Sequence[str] = ()
     notes: Sequence[str] = ()
+    own: bool = True
 
 
 def fresh_answers(fresh: Fresh | None) -> dict[str, Any] | None:
@@ -49,7 +53,7 @@ def fresh_answers(fresh: Fresh | None) -> dict[str, Any] | None:
     head, *others = FIGURES
     terms = [(f"… term “{key.removeprefix('term_').replace('_', ' ')}”", key, "score") for key in fresh.terms]
     table = [row for figure in (head, *terms, *others) if (row := _from_first_to_last(fresh.rows, *figure))]
-    return {"figures": table, "actions": list(fresh.actions), "notes": list(fresh.notes)}
+    return {"figures": table, "actions": list(fresh.actions), "notes": list(fresh.notes), "own": fresh.own}
 
 
 def _from_first_to_last(rows: MetricRows, name: str, key: str, unit: str) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from thumbwheel.config import Settings
 from thumbwheel.errors import CheckpointError
+from thumbwheel.evals.fresh import Fresh
 from thumbwheel.evals.judges import Scorer
 from thumbwheel.evals.reward import RewardCheck, reward_figures, score_pairs
 from thumbwheel.grouped import Grouped
@@ -37,6 +38,7 @@ from thumbwheel.train.sft import sft
 LEAST_PAIRS = 8
 HELD_FOR_CURVES = 32
 REWARD, UPDATE = "reward", "update"
+PICKS = "_picks"
 
 
 # ---------------------------------------------------------------------- reward model
@@ -213,7 +215,8 @@ def fit_online(
         model, unique, reward, settings.online, settings.sample, folder / UPDATE,
         preferences=preferences, resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
     )  # fmt: skip
-    return _of_run(settings.online.recipe, result, f"on {len(unique)} prompts")
+    terms = [term.name for term in reward.terms]
+    return _of_run(settings.online.recipe, result, f"on {len(unique)} prompts", terms=terms)
 
 
 def fit_picks(
@@ -231,11 +234,11 @@ def fit_picks(
         resume=_begun(folder / UPDATE), watcher=_watcher(tick), progress=False,
     )  # fmt: skip
     return _of_run(
-        f"{settings.online.recipe}_picks", result.run, f"on {result.groups} groups; answers: {result.account.line()}"
+        f"{settings.online.recipe}{PICKS}", result.run, f"on {result.groups} groups; answers: {result.account.line()}"
     )
 
 
-def _of_run(name: str, result: OnlineResult, on: str) -> Outcome:
+def _of_run(name: str, result: OnlineResult, on: str, *, terms: Sequence[str] = ()) -> Outcome:
     """What a round keeps of a run of the online loop."""
     line = f"{name}: {result.iterations} iterations, {result.updates} weight updates {on}"
     return {
@@ -243,10 +246,25 @@ def _of_run(name: str, result: OnlineResult, on: str) -> Outcome:
         "checkpoint": str(result.checkpoint.resolve()),
         "metrics": result.metrics,
         "accounts": {"update": line},
+        "terms": _columns(terms, result.metrics),
         "actions": list(result.actions),
         "notes": list(result.notes),
         "lines": [line, *result.notes, *(f"guard: {action}" for action in result.actions)],
     }
+
+
+def _columns(terms: Sequence[str], metrics: Mapping[str, float]) -> list[str]:
+    """The keys of reward terms in metrics.jsonl; one with the name of another figure stands there as "term_NAME"."""
+    keys = [f"term_{name}" if f"term_{name}" in metrics else name for name in terms]
+    return [key for key in keys if key in metrics]
+
+
+def fresh_of(outcome: Outcome, folder: Path) -> Fresh | None:
+    """What the report shows of an update from fresh answers; None for other updates."""
+    if "actions" not in outcome:
+        return None
+    own = not outcome["method"].endswith(PICKS)
+    return Fresh(_lines(folder / UPDATE / METRICS), outcome["terms"], outcome["actions"], outcome["notes"], own=own)
 
 
 def lengths_of(settings: Settings) -> Lengths:
@@ -267,8 +285,12 @@ def curves(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for title, part in parts:
         path = folder / part / METRICS
         if path.exists():
-            found[title] = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            found[title] = _lines(path)
     return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def _begun(folder: Path) -> bool:

@@ -274,6 +274,7 @@ class _Round:
             folder=self.folder.path,
             samples=self._side_by_side(done)[: self.settings.round.samples_in_report],
             curves=learn.curves(self.folder.path),
+            fresh=learn.fresh_of(done["update"], self.folder.path),
             accounts={
                 **gathered["accounts"],
                 **done["reward"].get("accounts", {}),

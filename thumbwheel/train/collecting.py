@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from thumbwheel.config import OnlineSettings, SampleSettings
 from thumbwheel.engines.base import Sampler
+from thumbwheel.engines.ending import ids_of, room_for
 from thumbwheel.errors import CheckpointError, DataError, TrainingError, explain
 from thumbwheel.models.policy import LanguagePolicy
 from thumbwheel.records import Prompt, digest_of
@@ -49,12 +50,14 @@ class Source(ABC):
 
     data      hash of what the answers are made from: a run is not resumed on another
     longest   tokens of the longest answer there may be
+    no_room   prompts that fill the context, and are not asked
     own       the policy's own answers of this moment; False: answers at hand, whose length and repetition say nothing of it
     """
 
     data: str
     longest: int
     own: bool = True
+    no_room: int = 0
 
     def __init__(self, settings: OnlineSettings, folder: Path) -> None:
         self.settings, self.folder = settings, folder / ROLLOUTS
@@ -104,10 +107,15 @@ class Collector(Source):
     ) -> None:
         super().__init__(settings, folder)
         self.data = digest_of(PROMPTS.dump_python(list(prompts), mode="json"))
+        model = policy.language_model
+        self.prompts = [prompt for prompt in prompts if room_for(model, ids_of(model, prompt)) > 0]
+        self.no_room = len(prompts) - len(self.prompts)
+        if not self.prompts:
+            raise DataError("No prompt leaves room for an answer: all fill the model's context. Shorten them.")
         self.longest = sampling.max_new_tokens
         self.policy, self.reference = policy, reference
         self.template = policy.language_model.template
-        self.prompts, self.reward, self.sampler = list(prompts), reward, sampler
+        self.reward, self.sampler = reward, sampler
         self.sampling = sampling.model_copy(update={"temperature": settings.temperature})
 
     def made(self, iteration: int) -> Rollouts:
@@ -134,7 +142,7 @@ class Collector(Source):
         return [self.prompts[int(epoch_order(n, seed=self.settings.seed, epoch=p // n)[p % n])] for p in places]
 
     def scored(self, prompts: Sequence[Prompt], iteration: int, *, turn: int) -> Rollouts:
-        """Sampled answers with their rewards. Raises DataError where no prompt leaves room for an answer."""
+        """Sampled answers with their rewards. Raises DataError where the sampler gives none."""
         s = self.settings
         count = len(prompts) * s.answers_per_prompt
         first = (s.seed * SEEDS + iteration * (s.resample_flat + 1) + turn) * SEEDS
@@ -144,7 +152,7 @@ class Collector(Source):
         )  # fmt: skip
         flat = rollouts.flat
         if not flat:
-            raise DataError("No prompt leaves room for an answer: all fill the model's context. Shorten them.")
+            raise DataError("The sampler gave no answer to any prompt of an iteration. Look at the engine.")
         asked = [prompt for prompt, group in zip(rollouts.prompts, rollouts.answers, strict=True) for _ in group]
         scores = self.reward(asked, [answer.text for answer in flat])
         total = _column("reward", scores.total, len(flat))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from thumbwheel.errors import CheckpointError
+from thumbwheel.stores import files as disk
 
 METRICS = "metrics.jsonl"
 
@@ -43,8 +44,11 @@ class Journal:
         self._board: Any = None
         if writes:
             kept = [line for line in metric_rows(folder) if line["step"] <= start]
-            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-            self._file: TextIO = self.path.open("a", encoding="utf-8")
+            try:
+                disk.put_file(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+                self._file: TextIO = self.path.open("a", encoding="utf-8")
+            except OSError as error:
+                raise self._full(error) from error
         if writes and tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -66,15 +70,19 @@ class Journal:
         if not self.writes:
             return
         try:
-            self._file.write(json.dumps({"step": step, **figures}) + "\n")
-            self._file.flush()
+            self._put(json.dumps({"step": step, **figures}) + "\n")
         except OSError as error:
-            raise CheckpointError(
-                f"Metrics cannot be written to '{self.path}': {error}. Free some space and resume."
-            ) from error
+            raise self._full(error) from error
         if self._board is not None:
             for name, value in figures.items():
                 self._board.add_scalar(name, value, step)
+
+    def _put(self, text: str) -> None:
+        self._file.write(text)
+        self._file.flush()
+
+    def _full(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"Metrics cannot be written to '{self.path}': {disk.why(error)}.")
 
     def lines(self) -> list[dict[str, float]]:
         """Everything recorded so far, over all resumed runs."""

@@ -195,7 +195,7 @@ class _Run:
         self.controller: KLController = open_controller(settings.kl, updates=settings.iterations)
         self.guard = Guard()
         self.scale = RunningScale(settings.reward.scale, settings.reward.clip)  # as it was when the iteration began
-        self.tally = Tally()
+        self.tally = Tally(no_room=self.source.no_room)
         self.place = Place()
         self.lines: list[dict[str, float]] = []
 
@@ -207,6 +207,8 @@ class _Run:
             self.saves.begin()
             self.source.begin()
             self.saves.mark()
+            for note in self.tally.notes(self.settings).values():
+                log.warning("%s: %s", self.settings.recipe, note)
             return
         if self.saves.only_marked():
             return

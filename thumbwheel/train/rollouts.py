@@ -134,7 +134,8 @@ class Rollouts:
             prompts = tuple(PROMPTS.validate_python(about["prompts"]))
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise CheckpointError(
-                f"The answers kept in '{path}' cannot be read: {error}. Delete that file and resume; they are sampled again."
+                f"The answers kept in '{path}' cannot be read: {error}. Delete that file and resume; they are sampled "
+                "again, from the policy as it stands."
             ) from error
         left = iter(flat)
         groups = tuple(tuple(next(left) for _ in range(n)) for n in about["groups"])

@@ -24,7 +24,7 @@ class Tally:
     answers   sampled
     missing   answers without a reward
     unscored  "term: reason" -> how many times
-    no_room   prompts that fill the context, counted each time they were asked
+    no_room   prompts that fill the context
     nothing   iterations of which no answer could be learned from
     longest   tokens of the longest answer
     """
@@ -54,7 +54,7 @@ class Tally:
         return Tally(
             answers=self.answers + len(flat),
             missing=self.missing + sum(math.isnan(answer.reward) for answer in flat),
-            unscored=Counter(self.unscored) + Counter(rollouts.unscored),
+            unscored=dict(Counter(self.unscored) + Counter(rollouts.unscored)),
             no_room=self.no_room + rollouts.no_room,
             nothing=self.nothing + (not any(is_counted(answer, settings) for answer in flat)),
             longest=max(self.longest, *(len(answer) for answer in flat)),
@@ -71,8 +71,8 @@ class Tally:
             )
         if self.no_room:
             found["no_room"] = (
-                f"A prompt left no room for an answer {self.no_room} times: it fills the model's context. The other prompts "
-                "were answered. Shorten it, or take it out."
+                f"{self.no_room} prompts leave no room for an answer, since they fill the model's context, and were left out; "
+                "the others were answered. Shorten them."
             )
         if self.nothing:
             found["nothing"] = (
@@ -85,6 +85,6 @@ class Tally:
             found["reach"] = (
                 f"(γλ)^n is {decay**self.longest:.1g} for the longest answer (n = {self.longest} tokens, γ = {settings.gamma:g}, "
                 f"λ = {settings.lam:g}): what the answer earned at its end hardly reaches its first tokens. Set online.lam = 1, "
-                f"or at least {LEAST_REACH ** (1 / self.longest):.4f}, with online.gamma = 1."
+                f"or at least {math.ceil(1e4 * LEAST_REACH ** (1 / self.longest)) / 1e4:g}, with online.gamma = 1."
             )
         return found
