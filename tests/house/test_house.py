@@ -81,7 +81,7 @@ def test_pins_cover_every_dependency() -> None:
         if "==" in line
     }
     wanted = list(project["dependencies"])
-    for extra in ("train", "dev"):
+    for extra in ("train", "dev", "bench"):
         wanted += project["optional-dependencies"][extra]
     for requirement in wanted:
         name = re.split(r"[\[<>=!~; ]", requirement)[0].lower().replace("_", "-")

@@ -1,0 +1,193 @@
+"""The benchmark of a task that a checker can score: its task, its figures, and a whole run with a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra 'train'")
+
+from benchmarks import verifiable
+from benchmarks.verifiable import Arm, Size, accuracy_rows, gain, jumps, settings_of, stability_rows, unevenness
+from benchmarks.verifiable_task import Question, Task, installed
+from thumbwheel.records import Message
+from thumbwheel.testing.models import tiny_language_model
+
+needs_reasoning_gym = pytest.mark.skipif(not installed(), reason="needs the extra 'bench' (reasoning-gym)")
+
+
+def arm(
+    rewards: list[float], right: list[float], *, group: int = 4, seed: int = 0, norms: list[float] | None = None
+) -> Arm:
+    norms = norms or [1.0] * len(rewards)
+    lines = tuple(
+        {
+            "reward": reward, "grad_norm": norm, "flat_groups": 3.0, "too_hard": 2.0, "too_easy": 1.0,
+            "kl_per_response_nats": 0.5, "seconds": 2.0,
+        }
+        for reward, norm in zip(rewards, norms, strict=True)
+    )  # fmt: skip
+    return Arm(group, seed, lines, np.array(right))
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def test_jumps_are_the_deviation_of_the_changes() -> None:
+    """Changes +1, -1 have deviation 1; a straight rise does not jump at all; one value has no change."""
+    assert jumps(np.array([0.0, 1.0, 0.0])) == 1.0
+    assert jumps(np.array([0.1, 0.2, 0.3])) == pytest.approx(0.0, abs=1e-12)
+    assert jumps(np.array([0.4])) == 0.0
+
+
+def test_unevenness_without_a_gradient_is_nothing() -> None:
+    assert unevenness(np.array([1.0, np.nan, 3.0])) == 0.5
+    assert unevenness(np.array([0.0, 0.0])) == 0.0
+    assert unevenness(np.array([np.nan])) == 0.0
+
+
+def test_the_gain_is_paired_by_question() -> None:
+    """Before 1 of 4; after 3 and 4 of 4: the mean gain is 3.5/4 - 1/4. The same question gained in every draw: no width."""
+    before = np.array([1.0, 0.0, 0.0, 0.0])
+    found = gain(before, [np.array([1.0, 1.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 1.0])])
+    assert found.value == pytest.approx(0.625)
+    same = gain(np.zeros(50), [np.ones(50)])
+    assert (same.value, same.low, same.high) == (1.0, 1.0, 1.0)
+
+
+def test_goals_are_missed_where_nothing_was_learned() -> None:
+    """No gain: the interval holds 0, the ratio is 1, and the baseline is above."""
+    right = np.array([1.0] * 20 + [0.0] * 180)
+    rows = accuracy_rows(4, right, [arm([0.1], list(right))], baseline=0.3)
+    assert [row.met for row in rows if row.goal is not None] == [False, False, False]
+
+
+def test_goals_are_met_where_all_was_learned() -> None:
+    before = np.array([1.0] * 20 + [0.0] * 180)
+    rows = accuracy_rows(4, before, [arm([0.1], [1.0] * 200)], baseline=0.3)
+    assert [row.met for row in rows if row.goal is not None] == [True, True, True]
+
+
+def test_the_worst_seed_is_held_against_the_baseline() -> None:
+    """A mean of .6 over seeds does not hide a seed that is no better than answering without reading."""
+    before = np.zeros(200)
+    arms = [arm([0.1], [1.0] * 200), arm([0.1], [1.0] * 40 + [0.0] * 160, seed=1)]
+    row = next(row for row in accuracy_rows(4, before, arms, baseline=0.3) if "worst seed" in row.name)
+    assert row.met is False
+
+
+def test_stability_is_averaged_over_seeds() -> None:
+    """Norms 1, 3 and 2, 2: std over mean is 1/2 and 0."""
+    arms = [arm([0.0, 1.0], [1.0, 0.0], norms=[1.0, 3.0]), arm([0.0, 0.0], [1.0, 1.0], seed=1, norms=[2.0, 2.0])]
+    rows = {row.name.removeprefix("group 4: "): row.ours for row in stability_rows(4, arms)}
+    assert rows["gradient norm, std over mean"] == 0.25
+    assert rows["reward, mean over all iterations"] == 0.25
+    assert rows["flat groups an iteration"] == 3.0
+    assert rows["accuracy, best seed less worst"] == 0.5
+
+
+@pytest.mark.parametrize("group", [4, 8, 16])
+def test_every_group_size_samples_as_many_answers(group: int) -> None:
+    settings = settings_of(Size(), group, 0)
+    assert settings.prompts_per_iteration * settings.answers_per_prompt == 64
+    assert settings.batch_size == settings.prompts_per_iteration
+
+
+# ---------------------------------------------------------------------- task
+
+
+@needs_reasoning_gym
+def test_questions_to_learn_from_are_none_of_the_held_out() -> None:
+    """Seeds that lie close give the same entries: the test set, and the training sets of two seeds, share nothing."""
+    task = Task(3)
+    test = task.test(60)
+    first, second = (task.train(80, seed=seed, without=test) for seed in (0, 1))
+    prompts = [question.prompt for question in (*test, *first, *second)]
+    assert len(set(prompts)) == len(prompts) == 220
+
+
+@needs_reasoning_gym
+def test_what_is_held_out_is_left_out_of_training() -> None:
+    task = Task(2)
+    usual = task.train(10, seed=0)
+    without = task.train(10, seed=0, without=usual[:4])
+    assert len(without) == 10
+    assert not {question.prompt for question in without} & {question.prompt for question in usual[:4]}
+
+
+@needs_reasoning_gym
+def test_the_checker_wants_the_name_alone() -> None:
+    task = Task(2)
+    question = Question(
+        (Message(role="user", content="Kim likes tea. Bo likes rice. \nWho likes tea?"),), "Kim", ("Kim", "Bo")
+    )
+    texts = ["Kim", " kim.\n", "Bo", "The answer is Kim", "Kim likes tea", ""]
+    assert [task.right(question, text) for text in texts] == [1, 1, 0, 0, 0, 0]
+    scores = task.reward([question])([question.prompt] * 2, ["Kim", "Bo"])
+    assert list(scores.total) == [1.0, 0.0]
+    assert list(scores.columns["right"]) == [1.0, 0.0]
+
+
+@needs_reasoning_gym
+def test_answers_without_reading() -> None:
+    """Two of three have the same answer, one of three is answered by its first name, a name at random is right half the time."""
+    task = Task(2)
+    asked = (Message(role="user", content="?"),)
+    questions = [
+        Question(asked, "Kim", ("Kim", "Bo")),
+        Question(asked, "Kim", ("Lee", "Kim")),
+        Question(asked, "Ann", ("Bo", "Ann")),
+    ]
+    always_kim, first, any_name = task.without_learning(questions).values()
+    assert (always_kim, first, any_name) == (pytest.approx(2 / 3), pytest.approx(1 / 3), pytest.approx(1 / 2))
+
+
+@needs_reasoning_gym
+def test_names_are_those_of_the_text() -> None:
+    for question in Task(4).test(30):
+        assert len(question.names) == 4
+        assert question.names.count(question.answer) >= 1
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+def test_without_the_package_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(verifiable, "installed", lambda: False)
+    assert verifiable.main([]) == 2
+    assert ".[train,bench]" in capsys.readouterr().err
+
+
+@needs_reasoning_gym
+def test_answers_that_do_not_divide_into_groups_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        verifiable.main(["--answers", "10", "--groups", "4"])
+    assert "multiple of a group of 4" in capsys.readouterr().err
+
+
+@needs_reasoning_gym
+def test_a_whole_run_with_a_tiny_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A random model learns nothing: the table, the figure and the JSON are there, and the goals are missed."""
+
+    def tiny(path: str) -> object:
+        model = tiny_language_model()
+        model.make_trainable(verifiable.ModelSettings(adapter="full"), seed=0)
+        return model
+
+    monkeypatch.setattr(verifiable, "fresh", tiny)
+    given = ["--groups", "2", "4", "--seeds", "2", "--iterations", "2", "--answers", "4", "--held-out", "6"]
+    assert verifiable.main([*given, "--statements", "2", "--folder", str(tmp_path)]) == 1
+    entries = {entry["name"]: entry for entry in json.loads((tmp_path / "verifiable.json").read_text(encoding="utf-8"))}
+    assert entries["group 4: gain, low"]["ok"] is False
+    assert entries["minutes"]["ok"] is True
+    assert entries["accuracy before"]["value"] == 0.0
+    figure = (tmp_path / "verifiable-groups.svg").read_text(encoding="utf-8")
+    assert figure.startswith("<?xml")
+    assert "group 4, seed 1: accuracy" in capsys.readouterr().err
