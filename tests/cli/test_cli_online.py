@@ -36,6 +36,15 @@ def test_prompts_and_a_rule_train_a_policy(what: str, thumbwheel: Run, small: tu
     )
     assert "kl_per_response_nats" in (done.out + done.err)
     assert (tmp_path / "run" / "model" / "adapter_model.safetensors").exists()
+    assert "curves.html" in done.out
+    page = (tmp_path / "run" / "curves.html").read_text(encoding="utf-8")
+    for said in (
+        "Reward term: short",
+        "Reward term: rep",
+        "Nothing: no alarm was raised.",
+        "online.answers_per_prompt",
+    ):
+        assert said in page, said
     again = thumbwheel("train", what, str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), *small)
     assert again.status != 0
     assert "--resume" in (again.out + again.err)

@@ -43,7 +43,8 @@ def test_first_and_last_are_means_of_a_tenth() -> None:
     """Of 20 steps two: (0.1 + 0.2)/2 and (1.9 + 2.0)/2; infinity is left out; one value has no beginning."""
     told = {one["name"]: one for one in summary([row(i) for i in range(1, 21)])}
     assert told["Reward"] == {"name": "Reward", "first": "0.15", "last": "1.95"}
-    assert "Loss" not in told
+    assert told["… term “length”"]["last"] == "2.00"
+    assert "Loss" not in told  # of a clipped surrogate: only its gradient counts
     assert summary([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.inf}]) == [
         {"name": "Loss", "first": "–", "last": "0.50"}
     ]
@@ -75,6 +76,6 @@ def test_a_run_that_logged_nothing_and_one_without_a_guard(tmp_path: Path) -> No
     html = write(Training("dpo", [{"step": 1, "loss": math.nan, "chosen_logp_change": -2.0}]), tmp_path).read_text(
         "utf-8"
     )
-    assert "guard" not in html
+    assert "What the guard did" not in html
     assert "became less likely during training, by 2.00 nats" in html
     assert "gate above" not in html

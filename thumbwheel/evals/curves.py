@@ -93,25 +93,28 @@ def panels(rows: MetricRows) -> list[dict[str, Any]]:
     return made
 
 
+def term_keys(rows: MetricRows) -> list[str]:
+    """The keys of the reward's terms in the rows of a run from fresh answers: all that are no figure of the run itself."""
+    known = {key for _, several in (*ONLINE_PANELS, *PANELS) for key in several} | NO_PANEL | ALSO_ONLINE | {"reward"}
+    return [key for key in _logged(rows) if key not in known]
+
+
+def _logged(rows: MetricRows) -> list[str]:
+    return list(dict.fromkeys(key.removeprefix(HELD_OUT) for row in rows for key in row))
+
+
 def _titled(rows: MetricRows) -> list[tuple[str, dict[str, str]]]:
     """Every panel that the rows may fill, in the order of the page."""
-    logged = dict.fromkeys(key.removeprefix(HELD_OUT) for row in rows for key in row)
-    online = ONLINE in logged
-    known = (*ONLINE_PANELS, *PANELS) if online else PANELS
-    named = {key for _, several in known for key in several} | NO_PANEL
-    others = [key for key in logged if key not in named]
-    if not online:
-        return [*known, *((name_of(key), {key: ""}) for key in others)]
-    terms = [key for key in others if key not in ALSO_ONLINE]
+    logged = _logged(rows)
+    if ONLINE not in logged:
+        named = {key for _, several in PANELS for key in several} | NO_PANEL
+        return [*PANELS, *((name_of(key), {key: ""}) for key in logged if key not in named)]
     return [
         ("Reward", {"reward": ""}),
-        *(
-            (f"Reward term: {key.removeprefix('term_').replace('_', ' ')}", {key: ""})
-            for key in terms
-            if key != "reward"
-        ),
-        *known,
-        *((name_of(key), {key: ""}) for key in others if key in ALSO_ONLINE),
+        *((f"Reward term: {key.removeprefix('term_').replace('_', ' ')}", {key: ""}) for key in term_keys(rows)),
+        *ONLINE_PANELS,
+        *PANELS,
+        *((name_of(key), {key: ""}) for key in logged if key in ALSO_ONLINE),
     ]
 
 

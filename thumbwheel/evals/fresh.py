@@ -5,6 +5,7 @@ fresh_answers(rows, terms=("human", "safety"), actions=result.actions, notes=res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,15 +53,20 @@ def fresh_answers(fresh: Fresh | None) -> dict[str, Any] | None:
         return None
     head, *others = FIGURES
     terms = [(f"… term “{key.removeprefix('term_').replace('_', ' ')}”", key, "score") for key in fresh.terms]
-    table = [row for figure in (head, *terms, *others) if (row := _from_first_to_last(fresh.rows, *figure))]
+    table = [row for figure in (head, *terms, *others) if (row := first_to_last(fresh.rows, *figure))]
     return {"figures": table, "actions": list(fresh.actions), "notes": list(fresh.notes), "own": fresh.own}
 
 
-def _from_first_to_last(rows: MetricRows, name: str, key: str, unit: str) -> dict[str, str] | None:
-    values = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+def first_to_last(rows: MetricRows, name: str, key: str, unit: str) -> dict[str, str] | None:
+    """A figure's mean over the first and over the last tenth of the rows that have it, in text; None where none has.
+
+    What is not finite is left out. One value has no beginning, and shows a dash there.
+    """
+    logged = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
+    values = [value for value in logged if math.isfinite(value)]
     if not values:
         return None
     tenth = max(1, len(values) // 10)
-    ends = (sum(values[:tenth]) / tenth, sum(values[-tenth:]) / tenth)
-    first, last = (f"{x:.3g}".replace("-", "−") if unit == "small" else number(x, unit) for x in ends)
+    ends = (sum(values[:tenth]) / tenth if len(values) > 1 else None, sum(values[-tenth:]) / tenth)
+    first, last = (number(x, unit) if x is None or unit != "small" else f"{x:.3g}".replace("-", "−") for x in ends)
     return {"name": name, "first": first, "last": last}

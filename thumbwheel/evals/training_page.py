@@ -5,24 +5,18 @@ write(Training("GRPO", rows, actions=result.actions), Path("trained"))      # tr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thumbwheel.evals.curves import ONLINE, MetricRows, falling_note, panels
+from thumbwheel.evals.curves import ONLINE, MetricRows, falling_note, panels, term_keys
+from thumbwheel.evals.fresh import Fresh, first_to_last, fresh_answers
 from thumbwheel.evals.pages import put, render
 from thumbwheel.evals.sweep_page import Step
-from thumbwheel.evals.wording import number
 
 HTML = "curves.html"
-# Told in numbers above the curves, where they were logged: the mean of the first and of the last tenth of the steps.
+# Told in numbers above the curves of a run from rows at hand; of one from fresh answers what its report tells.
 SUMMARY = (
-    ("Reward", "reward", "score"),
-    ("KL to the reference, nats a response", "kl_per_response_nats", "nats"),
-    ("Entropy, nats a token", "entropy", "nats"),
-    ("Length of answers, tokens", "length", "tokens"),
-    ("Repeated 3-grams", "repetition", "share"),
     ("Loss", "loss", "nats"),
     ("Accuracy on pairs", "accuracy", "share"),
     ("Held-out loss", "heldout_loss", "nats"),
@@ -64,21 +58,8 @@ def write(training: Training, folder: Path) -> Path:
 
 
 def summary(rows: MetricRows) -> list[dict[str, str]]:
-    """Figures of SUMMARY that were logged: the mean over the first and over the last tenth of their steps, in text.
-
-    A figure that was logged once has no beginning, and shows a dash there.
-    """
-    told = []
-    online = any(ONLINE in row for row in rows)
-    for name, key, unit in SUMMARY:
-        if online and key == "loss":  # its gradient counts there, and its value is near 0 from first to last
-            continue
-        logged = [float(row[key]) for row in rows if isinstance(row.get(key), int | float)]
-        values = [value for value in logged if math.isfinite(value)]
-        tenth = max(1, len(values) // 10)
-        if values:
-            first = sum(values[:tenth]) / tenth if len(values) > 1 else None
-            told.append(
-                {"name": name, "first": number(first, unit), "last": number(sum(values[-tenth:]) / tenth, unit)}
-            )
-    return told
+    """The figures people watch, at first and at the end; [] where none was logged."""
+    fresh = fresh_answers(Fresh(rows, term_keys(rows))) if any(ONLINE in row for row in rows) else None
+    if fresh is not None:
+        return list(fresh["figures"])
+    return [row for figure in SUMMARY if (row := first_to_last(rows, *figure))]
