@@ -287,3 +287,47 @@ def test_a_bare_kl_target_and_a_group_of_one_are_refused() -> None:
         settings(kl={"target": 6.0})
     with pytest.raises(ValueError, match="answers_per_prompt is 1"):
         settings(recipe="grpo", answers_per_prompt=1)
+
+
+def test_what_is_rolled_back_to_are_the_weights_whose_answers_were_good(tmp_path: Path) -> None:
+    """P6: an update that wrecks the policy shows in the answers of the next iteration; the weights of before it come back.
+
+    Nothing is learned from the answers that it is rolled back from.
+    """
+    from thumbwheel.train.collecting import Collector
+    from thumbwheel.train.learner import Learner
+
+    s = settings(
+        iterations=6, batch_size=3, guard={"max_kl_per_response_nats": 2.0, "max_reward_jump": 50, "max_length_ratio": 50,
+        "max_repetition_rise": 1, "min_entropy_share": 0, "warnings_before_rollback": 1}, lr=1e-9,
+        max_update_kl_per_token_nats=None,
+    )  # fmt: skip
+    step, made, updates, seen = Learner.update, Collector.made, 0, []
+
+    def wrecks(self: Any, *args: Any, **how: Any) -> Any:
+        nonlocal updates
+        updates += 1
+        figures = step(self, *args, **how)
+        if updates == 2:
+            dice = torch.Generator().manual_seed(5)
+            with torch.no_grad():
+                for parameter in self.parameters.values():
+                    parameter.add_(torch.randn(parameter.shape, generator=dice))
+        return figures
+
+    def sees(self: Any, iteration: int) -> Any:
+        seen.append((updates, weights(self.policy.language_model)))
+        return made(self, iteration)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "update", wrecks)
+        patch.setattr(Collector, "made", sees)
+        result = run(tmp_path / "run", s)
+    assert len(result.actions) == 2
+    assert result.actions[0].startswith("iteration 3: KL to the reference")
+    assert "Cooled down" in result.actions[0]
+    assert "iteration 4: " in result.actions[1]
+    assert "Rolled back to the weights that answered in iteration 2" in result.actions[1]
+    assert [done for done, _ in seen] == [0, 1, 2, 3, 3, 4], "iteration 4 was not learned from"
+    assert all(torch.equal(a, b) for a, b in zip(seen[1][1].values(), seen[4][1].values(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(seen[2][1].values(), seen[4][1].values(), strict=True))

@@ -30,7 +30,7 @@ from thumbwheel.records import Preference, Prompt
 from thumbwheel.signals.reward_scale import RunningScale
 from thumbwheel.stores import checkpoints
 from thumbwheel.train.collecting import Collector, Reward, Source, rescaled
-from thumbwheel.train.guard import Guard
+from thumbwheel.train.guard import Act, Guard
 from thumbwheel.train.journal import Journal
 from thumbwheel.train.kl_control import KLController, open_controller
 from thumbwheel.train.learner import Learner
@@ -249,19 +249,20 @@ class _Run:
     # ------------------------------------------------------------------ one iteration
 
     def iteration(self, clock: Callable[[], float]) -> dict[str, float]:
-        """Sample, learn, watch; the figures."""
+        """Sample, watch, learn; the figures. What the guard rolls back from is not learned from."""
         s, place = self.settings, self.place
-        self.task.coefficient = self.controller.coefficient * place.kl_scale
-        self.task.clip_scale = self.controller.clip_scale
         began = clock()
         rollouts = self.source.rollouts(place.iteration)
-        sampled = clock()
-        on_scale, scale = rescaled(rollouts, self.scale)
-        units = lessons_of(on_scale, s, coefficient=self.task.coefficient)
+        seconds = max(clock() - began, 1e-9)
         figures = self.source.figures(rollouts)
-        seconds = max(sampled - began, 1e-9)
+        judged = place.update > 0  # before the run was killed
+        act = self.watch(figures) if s.guard.enabled and not judged else "go_on"
+        self.task.coefficient = self.controller.coefficient * self.place.kl_scale
+        self.task.clip_scale = self.controller.clip_scale
         figures |= {"coefficient": self.task.coefficient, "tokens_per_s": figures["tokens"] / seconds}
-        figures |= self.updates(units)
+        on_scale, scale = rescaled(rollouts, self.scale)
+        if act in ("go_on", "cool_down"):
+            figures |= self.updates(lessons_of(on_scale, s, coefficient=self.task.coefficient))
         figures["seconds"] = clock() - began
         per_response, per_token = figures["kl_per_response_nats"], figures["kl_per_token_nats"]
         kl = per_response if self.controller.unit == "response" else per_token
@@ -269,8 +270,8 @@ class _Run:
         self.scale = scale
         self.count(rollouts)
         self.place = replace(self.place, iteration=place.iteration + 1, update=0)
-        if s.guard.enabled:
-            self.watch(figures)
+        if act != "go_on":
+            self.save()  # before other good weights take the place of those that were rolled back to
         return figures
 
     def count(self, rollouts: Rollouts) -> None:
@@ -314,16 +315,16 @@ class _Run:
         size, first = self.settings.batch_size, self.place.updates * self.settings.batch_size
         return [self.texts[(first + i) % len(self.texts)] for i in range(min(size, len(self.texts)))]
 
-    def watch(self, figures: Mapping[str, float]) -> None:
-        """Ask the guard, and do what it says."""
+    def watch(self, figures: Mapping[str, float]) -> Act:
+        """Ask the guard, and do what it says: the weights are good if the answers that they gave are."""
         s = self.settings.guard
         seen = figures if self.source.own else {n: v for n, v in figures.items() if n in OF_THE_POLICY}
         self.guard, verdict = self.guard.judged(seen, s)
         if verdict.act == "go_on":
-            if (self.place.iteration - 1) % s.save_every_iterations == 0:
+            if self.place.iteration % s.save_every_iterations == 0:
                 self.saves.write_best(self.place.iteration)
-            return
-        did = f"iteration {self.place.iteration}: {'; '.join(verdict.why)}. "
+            return verdict.act
+        did = f"iteration {self.place.iteration + 1}: {'; '.join(verdict.why)}. "
         cooled: dict[str, Any] = {
             "rate_scale": self.place.rate_scale * s.cool_down,
             "kl_scale": self.place.kl_scale * s.kl_boost,
@@ -334,13 +335,13 @@ class _Run:
             did, cooled = did + "There is no good iteration to roll back to: gave up.", {"stopped": True}
         else:
             step = self.saves.restore_best(with_optimiser=True)
-            did += f"Rolled back to the weights after iteration {step}"
+            did += f"Rolled back to the weights that answered in iteration {step + 1}"
             did += ", cooled down." if verdict.act == "roll_back" else ", gave the method up."
             if verdict.act == "fall_back":
                 cooled = {"stopped": True}
         log.warning("guard: %s", did)
         self.place = replace(self.place, actions=(*self.place.actions, did), **cooled)
-        self.save()
+        return verdict.act
 
     def fall_back(self, preferences: Sequence[Preference], *, progress: bool) -> None:
         """DPO from the last good weights on the preferences at hand; nothing where there are none."""
