@@ -97,10 +97,12 @@ def _fit(
     from thumbwheel.train.dpo import dpo
     from thumbwheel.train.reward_ensemble import fit_reward_model
     from thumbwheel.train.sft import sft
+    from thumbwheel.train.stage import MODEL
 
     how: dict[str, Any] = {"lengths": lengths_of(settings), "resume": resume, "progress": settings.round.progress}
     if what is What.REWARD:
-        return fit_reward_model(rows, settings, folder, **how), folder
+        metrics = fit_reward_model(rows, settings, folder, **how)
+        return metrics, folder / MODEL if (folder / MODEL).is_dir() else folder
     model = load(settings.model, trainable=True, seed=settings.update.seed)
     if what is What.SFT:
         result = sft(model, rows, settings.update, folder, **how)
