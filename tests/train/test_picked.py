@@ -250,6 +250,8 @@ def test_other_picks_are_not_resumed_on(tmp_path: Path, groups: list[Grouped]) -
     run(tmp_path, settings(), groups)
     with pytest.raises(CheckpointError, match="data"):
         run(tmp_path, settings(), groups[:2] + groups[:1:-1], resume=True)
+    with pytest.raises(CheckpointError, match="data"):
+        run(tmp_path, settings(), changed(groups, token_logps=None), resume=True)
 
 
 def test_every_group_comes_once_a_pass(tmp_path: Path, groups: list[Grouped]) -> None:

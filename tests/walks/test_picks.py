@@ -206,3 +206,36 @@ def test_a_killed_sampling_goes_on(home: Path, typed: Any, monkeypatch: pytest.M
         assert left.value.code == 130
     assert "8 answers sampled, 8 were there already" in typed("sample", "prompts.txt", "-n", "2")
     assert (home / "groups.jsonl").read_bytes() == (home / "whole.jsonl").read_bytes()
+
+
+def test_the_python_of_the_page_records_what_a_lesson_needs(home: Path) -> None:
+    """P5: an application's own samples, sent over HTTP, can be learned from as they are."""
+    from thumbwheel.config import FeedbackSettings
+    from thumbwheel.signals.groups import groups
+    from thumbwheel.train.picked import usable_of
+    from thumbwheel.train.rows import Lengths
+
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    store = open_store(f"sqlite:///{home / 'own.db'}")
+    try:
+        with running(create_app(store, Settings())) as url:
+            code = code.replace("http://127.0.0.1:8321", url).replace("smollm2-135m-instruct", "tiny")
+            names: dict[str, Any] = {}
+            exec(compile(code, "picks.md", "exec"), names)
+        (row,) = groups(store.episodes(), FeedbackSettings()).rows
+    finally:
+        store.close()
+    assert [answer.reward for answer in row.answers] == [0.0, 0.0, 1.0, 0.0]
+    found = usable_of([row], names["model"], lengths=Lengths())
+    assert (found.account.kept, found.account.dropped.total()) == (4, 0)
+
+
+def test_the_body_of_the_page_is_accepted(home: Path) -> None:
+    """F1: the pick as the page posts it waits for its steps."""
+    ((path, body),) = re.findall(r"curl -X POST http://127\.0\.0\.1:8321(\S+) .*?-d '(.*?)'", PAGE, re.DOTALL)
+    store = open_store(f"sqlite:///{home / 'body.db'}")
+    try:
+        with running(create_app(store, Settings())) as url:
+            assert httpx.post(url + path, json=json.loads(body)).json()["status"] == "waiting"
+    finally:
+        store.close()

@@ -63,6 +63,10 @@ def sample(
     if top_p is not None or fresh:
         overrides = [*(overrides or []), f"sample.top_p={FRESH_TOP_P if top_p is None else top_p}"]
     settings = settings_from(settings_file, overrides)
+    if each > 1 and settings.sample.temperature == 0:
+        raise SettingError(
+            f"At sample.temperature 0 all {each} answers to a prompt are the same. Set it above 0 (0.7 is usual)."
+        )
     with opened(settings, create=True) as store:
         from thumbwheel.cli.talk import version_of  # seconds of loading, which a missing file need not wait for
 

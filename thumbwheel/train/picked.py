@@ -117,9 +117,12 @@ class Picks(Source):
     ) -> None:
         super().__init__(settings, folder)
         self.policy, self.reference, self.usable = policy, reference, usable
-        flat = usable.rollouts.flat
-        self.data = digest_of([[a.row.ids.tolist(), a.reward, a.behaviour.tolist(), a.ended] for a in flat])
-        self.longest = max(len(answer) for answer in flat)
+        told = [
+            [[a.row.ids.tolist(), a.row.shared, a.reward, a.behaviour.tolist(), a.ended] for a in group]
+            for group in usable.rollouts.answers
+        ]
+        self.data = digest_of([told, sorted(usable.summed)])
+        self.longest = max(len(answer) for answer in usable.rollouts.flat)
 
     def made(self, iteration: int) -> Rollouts:
         """The iteration's groups, with what the policy and its reference say of them now."""
