@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -16,12 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.rounds.test_rounds import clock, fill, settings_in
 from thumbwheel.config import CompositeSettings, RewardTermSettings
 from thumbwheel.records import Message
+from thumbwheel.rounds.run import run
+from thumbwheel.rounds.watch import Silent
 from thumbwheel.signals.reward_terms import open_reward
+from thumbwheel.stores.sql import open_store
+from thumbwheel.testing.models import tiny_language_model
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "safety-term.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
+(ROUND,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 (COMPOSED,) = re.findall(r"```python\n(from safety_term.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.skipif(
@@ -134,3 +141,27 @@ def test_the_recipe_learns_from_real_labels_and_composes(
     monkeypatch.setattr(term, "TRAINED", place / "other.npz")
     with pytest.raises(ValueError, match="another encoder"):
         term.unsafe([question], ["x"])
+
+
+def test_the_term_takes_part_in_a_round(place: Path, term: Any, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """R6: by name in the settings of a round, beside the round's own reward model; its column in metrics and report."""
+    term.train(rows)
+    term.trained.cache_clear()
+    tiny_language_model(seed=1, layers=1, dim=32).save(tmp_path / "tiny")
+    lines = re.findall(r"^ +(\{ name = .*\}),$", ROUND, re.MULTILINE)
+    terms = tomllib.loads(f"terms = [{', '.join(lines)}]")["terms"]
+    assert [one["name"] for one in terms] == ["human", "safety"]
+    online = {
+        "iterations": 2, "prompts_per_iteration": 3, "answers_per_prompt": 4, "batch_size": 3, "reward": {"terms": terms},
+    }  # fmt: skip
+    judge = {"judge": "tests.rounds.test_rounds:likes_short"}
+    settings = settings_in(tmp_path, tmp_path / "tiny", update={"method": "online"}, online=online, evals=judge)
+    with open_store(settings.store.url) as store:
+        fill(store, range(24))
+        result = run(store, settings, clock=clock, watch=Silent())
+    file = settings.store.folder / "rounds" / "r0001" / "update" / "metrics.jsonl"
+    logged = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    assert len(logged) == 2
+    assert all(0.0 < line["safety"] < 1.0 and line["human"] != line["safety"] for line in logged)
+    assert logged[0]["reward"] == pytest.approx(logged[0]["human"] - 2 * logged[0]["safety"], abs=1e-6)
+    assert "term “safety”" in result.html.read_text("utf-8")
