@@ -308,6 +308,7 @@ def usable(groups: Sequence[Grouped]) -> Usable:
     ({"tokenizer": None}, "sampled with another tokenizer"),
     ({"sampling": None}, "how it was sampled was not recorded"),
     ({"behaviour_logp": None, "token_logps": None}, "no log-probability was recorded"),
+    ({"token_logps": None, "behaviour_logp": 12.0}, "a recorded log-probability is above 0"),
     ({"token_ids": (2**31 - 1,), "token_logps": (-1.0,)}, "token ids outside the model's vocabulary"),
     ({"token_ids": (65,) * 80, "token_logps": (-1.0,) * 80}, "longer than 64 tokens"),
 ])  # fmt: skip

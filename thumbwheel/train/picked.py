@@ -37,6 +37,7 @@ from thumbwheel.train.units import epoch_order
 
 log = logging.getLogger("thumbwheel.train")
 ALONE = "no other answer of its group to compare with"
+ROUNDING = 1e-3  # nats above 0 that a log-probability may be by rounding
 ALIKE = "all answers of its group have one reward"
 
 
@@ -229,6 +230,8 @@ def _row(answer: GroupedAnswer, prompt: Prompt, model: LanguageModel, longest: i
         return "sampled greedily, or from a part of the distribution (top-p, top-k)"
     if answer.behaviour_logp is None and answer.token_logps is None:
         return "no log-probability was recorded"
+    if max(answer.token_logps or (answer.behaviour_logp or 0.0,)) > ROUNDING:
+        return "a recorded log-probability is above 0"
     if max(answer.token_ids) >= model.network.get_input_embeddings().num_embeddings:
         return "token ids outside the model's vocabulary"
     try:
