@@ -6,6 +6,9 @@ import errno
 import json
 import logging
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -364,3 +367,38 @@ def test_a_gold_reward_that_falls_behind_is_an_alarm(tmp_path: Path) -> None:
     first, last = lines(tmp_path / "run")[0], lines(tmp_path / "run")[-1]
     assert np.isclose(first["gold"], -first["reward"])
     assert (last["reward"] - first["reward"]) - (last["gold"] - first["gold"]) > 0.05
+
+
+FULL = """
+import resource, signal, sys
+sys.path[:0] = sys.argv[1].split(":")
+from pathlib import Path
+from test_online import model, run, settings
+from thumbwheel.errors import ThumbwheelError
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+try:
+    run(Path(sys.argv[2]), settings(), model())
+except ThumbwheelError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="RLIMIT_FSIZE is POSIX")
+@pytest.mark.parametrize("largest", [60_000, 100_000])
+def test_writers_outside_python_tell_a_full_disk_too(tmp_path: Path, largest: int) -> None:
+    """X4: the weights are written in Rust (72 kB here) and the optimiser's state in C++ (twice that); no file may be larger."""
+    here = Path(__file__).parent
+    paths = os.pathsep.join([str(here), str(here.parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, paths, str(tmp_path / "run"), str(largest)],
+        capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("CheckpointError")
+    assert "Free some space" in done.stdout
+    straight, resumed = model(), model()
+    run(tmp_path / "straight", settings(), straight)
+    run(tmp_path / "run", settings(), resumed, resume=True)
+    assert same(straight, resumed)

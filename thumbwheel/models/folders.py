@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from thumbwheel.errors import CheckpointError, StoreError
+from thumbwheel.stores import files as disk
 
 DESCRIPTION = "thumbwheel.json"
 
@@ -27,7 +28,8 @@ def new_folder(folder: Path, *, keep_existing: bool = False) -> Iterator[Path]:
     made = folder.with_name(f".{folder.name}.{uuid4().hex[:8]}.part")
     try:
         made.mkdir(parents=True)
-        yield made
+        with disk.native_writers():
+            yield made
         _put_in_place(made, folder, keep_existing=keep_existing)
     except OSError as error:
         raise StoreError(

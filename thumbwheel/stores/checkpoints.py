@@ -50,8 +50,9 @@ def save(folder: Path, files: Mapping[str, Content], about: Mapping[str, Any], *
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        for name, content in files.items():
-            _put(partial, name, content)
+        with disk.native_writers():
+            for name, content in files.items():
+                _put(partial, name, content)
         _write_manifest(partial, about)
         _replace(partial, folder)
     except OSError as error:

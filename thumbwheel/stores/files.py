@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -44,6 +47,22 @@ def put_file(final: Path, content: bytes) -> None:
         put_in_place(partial, final)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def native_writers() -> Iterator[None]:
+    """Inside, what safetensors and torch raise where a file cannot be written is the OSError that it was."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"os error (\d+)", str(error))  # safetensors names it
+        if number:
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        if isinstance(error, RuntimeError) and re.search(r"inline_container|PytorchStreamWriter", str(error)):
+            raise OSError(errno.ENOSPC, "torch could not write the whole file") from error
+        raise
 
 
 def why(error: OSError) -> str:
