@@ -129,3 +129,30 @@ def test_entropy_of_equal_logits_is_the_log_of_their_number() -> None:
 def test_no_trained_token_gives_an_empty_answer() -> None:
     """A batch whose rows carry no loss must not fail."""
     assert logps.token_logps(torch.ones(0, 4), torch.ones(9, 4), torch.zeros(0, dtype=torch.long)).shape == (0,)
+
+
+@pytest.mark.parametrize("n", [0, 5, 600])
+def test_both_of_one_product_equal_the_plain_formulas(n: int) -> None:
+    """Log-probability and entropy without a gradient; two chunks and a rest, whose rows are no whole block either."""
+    h, w, y, b = inputs(n, trained_head=False, biased=True)
+    assert b is not None
+    logp, entropy = logps.logps_and_entropies(h, w, y, bias=b, temperature=0.7)
+    assert not logp.requires_grad
+    p = torch.softmax((h.double() @ w.double().T + b.double()) / 0.7, 1)
+    assert torch.allclose(logp.double(), plain(h, w, y, b, 0.7), atol=1e-5)
+    assert torch.allclose(entropy.double(), -(p * p.log()).sum(1), atol=1e-5)
+
+
+def test_entropy_where_all_mass_is_on_one_token_is_nothing() -> None:
+    """By hand: 1 ln 1 = 0, and tokens whose probability is 0 in float32 add nothing, not even a NaN."""
+    h, w = torch.ones(1, 1), torch.tensor([[300.0], [0.0], [-300.0]])
+    logp, entropy = logps.logps_and_entropies(h, w, torch.tensor([0]))
+    assert float(entropy[0]) == 0.0
+    assert float(logp[0]) == 0.0
+
+
+def test_entropy_of_half_precision_is_close() -> None:
+    """By hand: ln 7 from probabilities of 8 bits."""
+    h, w = torch.ones(2, 1, dtype=torch.bfloat16), torch.zeros(7, 1, dtype=torch.bfloat16)
+    entropy = logps.logps_and_entropies(h, w, torch.tensor([0, 1]))[1]
+    assert torch.allclose(entropy, torch.full((2,), math.log(7)), atol=8e-3)

@@ -6,7 +6,7 @@ Axes: M trained token, R row, D hidden width.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,8 +58,9 @@ class LanguagePolicy(nn.Module):
         wide = h.to(model.compute_dtype)
         weight, bias = model.head(wide.dtype)
         target = torch.from_numpy(batch.target).to(h.device)
-        return Evaluated(
-            logps.token_logps(wide, weight, target, bias=bias, temperature=temperature),
-            logps.token_entropies(wide, weight, bias=bias, temperature=temperature) if entropy else None,
-            None if self.value is None else self.value(h.detach() if self.detached else h),
-        )
+        value = None if self.value is None else self.value(h.detach() if self.detached else h)
+        how: dict[str, Any] = {"bias": bias, "temperature": temperature}
+        if entropy and not torch.is_grad_enabled():
+            return Evaluated(*logps.logps_and_entropies(wide, weight, target, **how), value)
+        spread = logps.token_entropies(wide, weight, **how) if entropy else None
+        return Evaluated(logps.token_logps(wide, weight, target, **how), spread, value)
