@@ -1,13 +1,15 @@
 """The work of `benchmarks.frontier`: texts, a small model that learned from them, a known reward, and a policy's place.
 
-The model is made here: a tokenizer and a small Llama learn from people's chat messages, so that they continue a message from
-its first words. The reward is the compound sentiment of the whole message by VADER (Hutto & Gilbert 2014), in [-1, 1].
+The model is made here: a tokenizer and a small Llama learn from sentences of people's chats, so that they go on with a sentence
+from its first words. The reward is the compound sentiment of the whole sentence by VADER (Hutto & Gilbert 2014), in [-1, 1].
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -30,20 +32,23 @@ from thumbwheel.train.rollouts import sample
 from thumbwheel.train.sft import sft
 
 Floats = NDArray[np.float64]
-PREFIX_WORDS = 4
-SHORTEST, LONGEST = 8, 32  # words of a message that is used
+PREFIX_WORDS = 3
+SHORTEST, LONGEST = 6, 24  # words of a sentence that is used
+COMMON_WORDS = 2_000
+WORD = re.compile(r"[a-z']+|\d+|[^\w\s]")
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 @dataclass(frozen=True)
 class Size:
     """How much of everything; `TINY` is for trying the script out."""
 
-    texts: int = 24_000
-    vocabulary: int = 2_048
+    texts: int = 20_000
+    vocabulary: int = 2_400
     width: int = 192
     layers: int = 4
-    sft_epochs: int = 2
-    new_tokens: int = 28
+    sft_epochs: int = 6
+    new_tokens: int = 22
     pair_prefixes: int = 2_000
     answers_for_pairs: int = 4
     test_prefixes: int = 400
@@ -63,9 +68,9 @@ TINY = Size(
 
 @dataclass(frozen=True)
 class Texts:
-    """Messages to learn from, and prefixes: to make pairs and to train on, and to measure on. No message is in two of them."""
+    """Sentences to learn from, and prefixes: to make pairs and to train on, and to measure on."""
 
-    messages: tuple[str, ...]
+    sentences: tuple[str, ...]
     train: tuple[Prompt, ...]
     test: tuple[Prompt, ...]
 
@@ -83,19 +88,29 @@ class Place:
 
 
 def texts_of(folder: Path, size: Size) -> Texts:
-    """Messages of `topical-chat`, in a fixed random order. Prefixes come from messages that nothing is trained on."""
+    """Sentences of `topical-chat`, in a fixed random order. Test prefixes come from sentences that nothing is trained on.
+
+    A small model learns to speak from few words only, so sentences with a word beyond the commonest are left out.
+    """
     with gzip.open(folder / "topical-chat" / "conversations.jsonl.gz", "rt", encoding="utf-8") as file:
-        found = [turn["message"].split() for line in file for turn in json.loads(line)["turns"]]
-    unique = sorted({" ".join(words) for words in found if SHORTEST <= len(words) <= LONGEST})
-    order = np.random.default_rng(0).permutation(len(unique))
-    mixed = [unique[i] for i in order]
-    messages, rest = mixed[: size.texts], mixed[size.texts :]
-    prefixes = list(dict.fromkeys(" ".join(text.split()[:PREFIX_WORDS]) for text in rest))
-    test = prefixes[: size.test_prefixes]
-    train = prefixes[size.test_prefixes :] + [" ".join(text.split()[:PREFIX_WORDS]) for text in messages]
+        messages = [" ".join(turn["message"].lower().split()) for line in file for turn in json.loads(line)["turns"]]
+    found = [text for message in messages for text in SENTENCE_END.split(message)]
+    found = [text for text in found if SHORTEST <= len(text.split()) <= LONGEST]
+    counts = Counter(word for text in found for word in WORD.findall(text))
+    common = {word for word, _ in counts.most_common(COMMON_WORDS)}
+    unique = sorted({text for text in found if common.issuperset(WORD.findall(text))})
+    mixed = [unique[i] for i in np.random.default_rng(0).permutation(len(unique))]
+    held = len(mixed) // 10
+    rest, sentences = mixed[:held], mixed[held:][: size.texts]
+    test = list(dict.fromkeys(prefix_of(text) for text in rest))[: size.test_prefixes]
     known = set(test)
-    train = [text for text in dict.fromkeys(train) if text not in known][: size.pair_prefixes]
-    return Texts(tuple(messages), tuple(map(asked, train)), tuple(map(asked, test)))
+    train = [text for text in dict.fromkeys(map(prefix_of, sentences)) if text not in known][: size.pair_prefixes]
+    return Texts(tuple(sentences), tuple(map(asked, train)), tuple(map(asked, test)))
+
+
+def prefix_of(text: str) -> str:
+    """The first words, which the policy goes on from."""
+    return " ".join(text.split()[:PREFIX_WORDS])
 
 
 def asked(text: str) -> Prompt:
@@ -104,7 +119,7 @@ def asked(text: str) -> Prompt:
 
 
 def small_model(texts: Texts, size: Size, folder: Path) -> Path:
-    """A tokenizer and a model that learned to go on with the messages, saved; the folder of the model."""
+    """A tokenizer and a model that learned to go on with the sentences, saved; the folder of the model."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -112,7 +127,7 @@ def small_model(texts: Texts, size: Size, folder: Path) -> Path:
     trainer = trainers.BpeTrainer(
         vocab_size=size.vocabulary, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(texts.messages, trainer)
+    tokenizer.train_from_iterator(texts.sentences, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
     torch.manual_seed(0)
     network = LlamaForCausalLM(
@@ -130,7 +145,7 @@ def small_model(texts: Texts, size: Size, folder: Path) -> Path:
         Demonstration(
             prompt=asked(" ".join(words[:PREFIX_WORDS])), response=answer(" " + " ".join(words[PREFIX_WORDS:]))
         )
-        for words in (text.split() for text in texts.messages)
+        for words in (text.split() for text in texts.sentences)
     ]
     settings = TrainSettings(
         lr=2e-3, schedule="cosine", warmup_share=0.03, batch_size=64, epochs=size.sft_epochs, eval_share=0.02,

@@ -54,7 +54,7 @@ def test_a_pair_is_decided_by_the_reward_and_equal_ones_make_none() -> None:
 
 def test_no_prefix_is_on_two_sides_and_the_model_goes_on_with_one(shared_data: Path, tmp_path: Path) -> None:
     texts = texts_of(shared_data, TINY)
-    assert len(texts.messages) == TINY.texts
+    assert len(texts.sentences) == TINY.texts
     assert len(texts.test) == TINY.test_prefixes
     assert not {*texts.train} & {*texts.test}
     model = opened(small_model(texts, TINY, tmp_path))
