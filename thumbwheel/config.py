@@ -262,7 +262,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _no_judge_of_its_own_teaching(self) -> Settings:
-        learned_from = any("reward_model" in (term.scorer, *term.members) for term in self.online.reward.terms)
+        learned_from = any(term.asks_reward_model for term in self.online.reward.terms)
         if self.update.method == "online" and learned_from and self.evals.judge == "reward_model":
             raise ValueError(
                 "with update.method='online' the policy learns from the reward model, which then cannot judge it: set "

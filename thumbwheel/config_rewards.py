@@ -42,6 +42,12 @@ class RewardTermSettings(Section):
             )
         return self
 
+    @property
+    def asks_reward_model(self) -> bool:
+        """Whether the term is the reward model's, or that of members of its ensemble."""
+        names = self.members or ("reward_model",) if self.scorer == "lower_bound" else (self.scorer,)
+        return any(name.partition(".")[0] == "reward_model" and ":" not in name for name in names)
+
 
 class CompositeSettings(Section):
     """What the reward of an answer is made of, and on which scale it is learned from."""

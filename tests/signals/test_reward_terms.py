@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from thumbwheel.config import CompositeSettings, RewardTermSettings
+from thumbwheel.config import CompositeSettings, RewardTermSettings, from_tree
 from thumbwheel.errors import RegistryError, SettingError
 from thumbwheel.records import Message, Prompt
 from thumbwheel.signals.reward_terms import broken_rule_decay, length_decay, open_reward, open_terms, repetition_decay
@@ -158,3 +158,20 @@ def test_a_decay_out_of_range_is_refused(make: Any) -> None:
     """R6."""
     with pytest.raises(SettingError, match="out of range"):
         make()
+
+
+@pytest.mark.parametrize(("scorer", "members"), [
+    ("reward_model", ()), ("reward_model.1", ()), ("lower_bound", ()), ("lower_bound", ("a:b", "reward_model.0")),
+])  # fmt: skip
+def test_terms_that_ask_the_reward_model(scorer: str, members: tuple[str, ...]) -> None:
+    """R8: members of an ensemble are the reward model too, so it may not judge what learned from one of them."""
+    assert RewardTermSettings(name="a", scorer=scorer, members=members).asks_reward_model
+    terms = [{"name": "a", "scorer": scorer, "members": members}]
+    with pytest.raises(SettingError, match="cannot judge it"):
+        from_tree({"update": {"method": "online"}, "online": {"reward": {"terms": terms}}})
+
+
+def test_terms_that_do_not() -> None:
+    named = [("lower_bound", ("a:b", "a:c")), ("reward_model.rules:score", ()), ("a:b", ())]
+    for scorer, members in named:
+        assert not RewardTermSettings(name="a", scorer=scorer, members=members).asks_reward_model

@@ -19,10 +19,7 @@ def reward_from(settings: Settings, reward_model: Path | None) -> CompositeRewar
 
     s = settings.online
     scorers = {} if reward_model is None else reward_scorers(reward_model, settings)
-    needs = any(
-        name.partition(".")[0] == "reward_model" for term in s.reward.terms for name in (term.scorer, *term.members)
-    )
-    if needs and reward_model is None:
+    if reward_model is None and any(term.asks_reward_model for term in s.reward.terms):
         raise SettingError.of(
             "The reward asks for a reward model, and none was named.",
             allowed="--reward FOLDER, or online.reward.terms of your own such as {name='length', scorer='my_pkg.rules:score'}",
