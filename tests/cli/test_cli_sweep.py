@@ -104,11 +104,12 @@ def test_pairs_are_swept_over_beta_and_a_prompt_to_validate_on_is_not_trained_on
     thumbwheel: Run, small: list[str], pairs: Path, tmp_path: Path
 ) -> None:
     """24 pairs, of which the validation file names three by prompt."""
-    (tmp_path / "check.txt").write_text("3+1=\n7+1=\n11+1=\nWhat else?\n", encoding="utf-8")
+    (tmp_path / "check.txt").write_text("3+1=\n7+1=\n11+1=\nWhat else?\n" + "x" * 2000, encoding="utf-8")
     done = thumbwheel("sweep", "dpo", pairs, "--values", "0.1", "--validation", "check.txt", "-o", "s", *small)
     assert done.status == 0, done.out + done.err
     assert "21 rows to train on, 3 left out of training since they are validated on" in done.out
-    assert "4 prompts to validate on (of check.txt)" in done.out
+    assert "5 prompts to validate on (of check.txt)" in done.out
+    assert done.out.count("measured on 4 of 5 validation prompts") == 2  # one fills the model's context
     assert points(tmp_path / "s")["over"] == "update.beta"
     assert (tmp_path / "s" / "0.1" / "curves.html").exists()
 

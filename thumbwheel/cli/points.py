@@ -118,8 +118,12 @@ class Job:
         return load(self.settings.model, trainable=True, seed=seed)
 
     def _measured(self, value: float, model: LanguageModel, reference: Reference) -> Point:
-        s = self.settings
-        return measured(value, model, self.sides.validation, self.reward, s.online, s.sample, reference=reference)
+        s, asked = self.settings, self.sides.validation
+        point = measured(value, model, asked, self.reward, s.online, s.sample, reference=reference)
+        if point.answers < len(asked):
+            why = "the others leave no room for an answer, or it has no reward"
+            say(f"measured on {point.answers} of {len(asked)} validation prompts: {why}")
+        return point
 
 
 def open_job(
