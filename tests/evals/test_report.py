@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -274,18 +272,6 @@ def test_spans_and_durations_read_well() -> None:
 
 
 # ------------------------------------------------------------------ in a real browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
-    with playwright.sync_playwright() as running:
-        chromium = running.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.mark.browser

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,3 +97,24 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StoreError, match=r"sweep\.html"):
         write(sweep(), tmp_path / "file")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
+def test_the_page_fits_and_runs_nothing(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    """A phone need not scroll sideways, with a long command and settings of one long word."""
+    made = sweep(
+        next=[Step("<script>document.title = 1</script>", "thumbwheel sweep " + "-s online.lr=1 " * 40)],
+        settings=[("online.reward.terms", "x" * 500)], about="y" * 200,
+    )  # fmt: skip
+    opened = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    asked: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    path = write(made, tmp_path)
+    opened.goto(path.as_uri())
+    assert opened.title() == "Sweep: β = 0.1 is picked"
+    assert asked == [path.as_uri()]
+    assert opened.locator("script").count() == 0
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.locator("svg .ring").is_visible()
+    opened.close()

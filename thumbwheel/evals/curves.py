@@ -78,6 +78,7 @@ def training(curves: Mapping[str, MetricRows]) -> dict[str, Any] | None:
 def panels(rows: MetricRows) -> list[dict[str, Any]]:
     """A plot a figure that was logged: {"title", "plot" (SVG), "key" (names of its lines)}. [] where nothing was."""
     made = []
+    turn = "iteration" if ONLINE in _logged(rows) else "step"
     for title, several in _titled(rows):
         series = [
             _series(kind + key, rows, ", ".join(part for part in (name, told) if part))
@@ -87,7 +88,7 @@ def panels(rows: MetricRows) -> list[dict[str, Any]]:
         series = [one for one in series if one.y]
         if QUIET & several.keys() and all(abs(value) < NOTHING for one in series for value in one.y):
             continue
-        plot = lines(series, x_label="step", label=f"{title} over training steps")
+        plot = lines(series, x_label=turn, label=f"{title}, a point a training {turn}")
         if plot:
             made.append({"title": title, "plot": plot, "key": [one.name for one in series]})
     return made
