@@ -185,6 +185,10 @@ class OnlineSettings(TrainSettings):
     value_weight: float = Field(0.5, ge=0, description="of the value loss")
     value_clip: Positive | None = Field(0.2, description="how far a value may move from the old one unpunished")
     value_detached: bool = Field(False, description="the value loss leaves the trunk alone")
+    value_head: str | None = Field(
+        None,
+        description="folder of a model that such a run left: the critic starts from its value head, not from zeros",
+    )
     entropy_weight: float = Field(
         0.0, ge=0, description="of the entropy bonus; 0.05 is usual in control, 0 for language"
     )
@@ -217,6 +221,8 @@ class OnlineSettings(TrainSettings):
                 f"advantage '{self.advantage}' compares answers to one prompt, and answers_per_prompt is 1. Set it to 2 or "
                 "more (8 is usual), or use advantage = 'gae' or 'reinforce_pp'"
             )
+        if self.value_head is not None and self.advantage != "gae":
+            raise ValueError(f"there is no value head with advantage = '{self.advantage}'. Leave value_head out")
         if self.advantage == "gae" and self.resample_flat:
             raise ValueError("resample_flat replaces flat groups; with advantage = 'gae' there are none. Leave it out")
         return self

@@ -331,3 +331,54 @@ def test_what_is_rolled_back_to_are_the_weights_whose_answers_were_good(tmp_path
     assert [done for done, _ in seen] == [0, 1, 2, 3, 3, 4], "iteration 4 was not learned from"
     assert all(torch.equal(a, b) for a, b in zip(seen[1][1].values(), seen[4][1].values(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(seen[2][1].values(), seen[4][1].values(), strict=True))
+
+
+def test_the_value_head_is_kept_beside_the_model_and_the_next_run_starts_from_it(tmp_path: Path) -> None:
+    """P3: zeros at first; with `value_head` the values that the run before ended with. A model without one is told."""
+    from thumbwheel.models.policy import LanguagePolicy
+
+    s = settings(
+        recipe="ppo",
+        prompts_per_iteration=3,
+        answers_per_prompt=2,
+        iterations=10,
+        lr=1e-2,
+        value_clip=None,
+        lam=1.0,
+        epochs=1,
+        batch_size=3,
+    )
+
+    def half(prompts: Sequence[Prompt], texts: Sequence[str]) -> Said:
+        return Said([0.5] * len(texts), {})
+
+    first = run(tmp_path / "first", s, reward=half)
+    head = LanguagePolicy(model(), with_value=True)
+    head.load_value(first.checkpoint)
+    assert head.value is not None
+    assert head.value.weight.abs().max() > 0
+    again = run(
+        tmp_path / "again",
+        settings(**{**s.model_dump(exclude_unset=True), "value_head": str(first.checkpoint)}),
+        reward=half,
+    )
+    from_zeros, from_head = (
+        next(line["value_loss"] for line in metrics(tmp_path / name)) for name in ("first", "again")
+    )
+    assert from_zeros == pytest.approx(0.125, abs=1e-3), "half of (0 - 0.5)², but for a little KL"
+    assert from_head < 0.9 * from_zeros
+    assert again.iterations == 10
+    run(tmp_path / "without", settings())
+    with pytest.raises(CheckpointError, match="holds no value head"):
+        run(tmp_path / "x", settings(recipe="ppo", value_head=str(tmp_path / "without" / "model")))
+    wide = LanguagePolicy(tiny_language_model(seed=1, layers=1, dim=64), with_value=True)
+    with pytest.raises(CheckpointError, match="another width"):
+        wide.load_value(first.checkpoint)
+    with pytest.raises(ValueError, match="no value head with advantage"):
+        settings(value_head="somewhere")
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    import json
+
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]

@@ -6,15 +6,19 @@ Axes: M trained token, R row, D hidden width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from thumbwheel.batches import PackedBatch
-from thumbwheel.models import logps
+from thumbwheel.errors import CheckpointError
+from thumbwheel.models import folders, logps
 from thumbwheel.models.heads import ValueHead
 from thumbwheel.models.language import LanguageModel
+
+HEAD = "value_head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,36 @@ class LanguagePolicy(nn.Module):
         self.language_model = language_model
         self.value = ValueHead(language_model.width).to(language_model.device) if with_value else None
         self.detached = detached
+
+    def save(self, folder: Path) -> None:
+        """Write the language model into a folder, and the value head beside it where there is one, whole or not at all."""
+        from safetensors.torch import save_file
+
+        with folders.quiet(), folders.new_folder(folder) as target:
+            self.language_model.write(target, {})
+            if self.value is not None:
+                save_file(
+                    {name: p.detach().cpu().reshape(-1) for name, p in self.value.named_parameters()}, target / HEAD
+                )
+
+    def load_value(self, folder: Path) -> None:
+        """Fill the value head from a folder that `save` wrote. Raises CheckpointError where it holds none, or none that fits."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            tensors = load_file(folder / HEAD)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"'{folder}' holds no value head that can be read ({HEAD}): {error}. A run with advantage = 'gae' leaves one."
+            ) from error
+        for name, parameter in self.value.named_parameters() if self.value is not None else ():
+            if name not in tensors or tensors[name].numel() != parameter.numel():
+                raise CheckpointError(
+                    f"'{name}' of the value head in '{folder}' is missing or of another width than the model."
+                )
+            with torch.no_grad():
+                parameter.copy_(tensors[name].reshape(parameter.shape))
 
     def evaluate(self, batch: PackedBatch, *, temperature: float = 1.0, entropy: bool = False) -> Evaluated:
         """One forward pass for all that is asked. Differentiable."""

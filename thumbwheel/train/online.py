@@ -156,8 +156,11 @@ def learn_from(
                 run.fall_back(preferences, progress=progress)
         finally:
             run.policy.zero_grad(set_to_none=True)
-    model.save(folder / MODEL)
     place = run.place
+    if place.stopped:
+        model.save(folder / MODEL)  # the critic's values are of a policy that is no more
+    else:
+        run.policy.save(folder / MODEL)
     stopped: Stopped = "fell_back" if place.stopped else "finished"
     return OnlineResult(
         place.iteration, place.updates, run.metrics(), place.actions, tuple(run.tally.notes(settings).values()), stopped,
@@ -182,12 +185,15 @@ class _Run:
         ]
         with_value = settings.advantage == "gae"
         self.policy = LanguagePolicy(model, with_value=with_value, detached=settings.value_detached)
+        if settings.value_head is not None:
+            self.policy.load_value(Path(settings.value_head))
         self.source = open_source(self.policy, Reference(model))
         identity = {
             "data": self.source.data,
             "settings": settings_hash(settings),
             "template": model.template.hash,
             "model": fingerprint(model),
+            **({"value_head": fingerprint(self.policy.value)} if self.policy.value is not None else {}),
         }
         self.task = OnPolicy(self.policy, settings, longest=self.source.longest)
         self.learner: Learner[Lessons] = Learner(self.task, settings)
