@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from thumbwheel.cli.app import File, Overrides, app, err, hint, now, out, say, settings_from
+from thumbwheel.cli.stopping import STOPPED
 from thumbwheel.errors import SettingError, explain
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def sweep(
         )  # fmt: skip
     except KeyboardInterrupt:
         err.print("\nStopped. The same command goes on where it was.")
-        raise typer.Exit(130) from None  # 128 and the number of the signal, as shells have it
+        raise typer.Exit(STOPPED) from None
     again = _command(what, file, settings_file, overrides, folder, validation, reward_model, max_kl_per_token)
     _tell(found, job, again, max_kl_per_token)
 
