@@ -17,7 +17,7 @@ from thumbwheel.train.learner import Learner
 from thumbwheel.train.lessons import lessons_of, prepared
 from thumbwheel.train.on_policy import Lesson, OnPolicy, unit_of
 from thumbwheel.train.rollouts import Answer, Rollouts
-from thumbwheel.train.task import through
+from thumbwheel.train.task import accelerator_of, through
 from thumbwheel.train.units import epoch_order
 
 REWARDS = (0.0, 1.0, 0.5, -0.5, 0.2)
@@ -119,6 +119,33 @@ def test_group_advantages_take_the_kl_of_the_whole_answer_off() -> None:
     settings = OnlineSettings(recipe="rloo", answers_per_prompt=2)
     (unit,) = lessons_of(of((answer(2, reward=1.0), answer(4, reward=0.0))), settings, coefficient=0.1)
     assert [lesson.advantage[0] for lesson in unit.label] == pytest.approx([1.05, -1.05])
+
+
+def test_grpo_does_not_blow_the_kl_of_a_flat_group_up() -> None:
+    """KL of .5 and 1 nats, β .1. All right: ±.025, where a division by the deviation would make it ±.71. Of 1 and 0 the
+    scores alone give ±.707106, and the KL stands beside: + .025 and - .025."""
+    settings = OnlineSettings(recipe="grpo", answers_per_prompt=2)
+    flat = (answer(2, reward=1.0), answer(4, reward=1.0))
+    (unit,) = lessons_of(of(flat), settings, coefficient=0.1)
+    assert [lesson.advantage[0] for lesson in unit.label] == pytest.approx([0.025, -0.025])
+    apart = (answer(2, reward=1.0), answer(4, reward=0.0))
+    (unit,) = lessons_of(of(apart), settings, coefficient=0.1)
+    assert [lesson.advantage[0] for lesson in unit.label] == pytest.approx([0.732106, -0.732106], abs=1e-5)
+    missing = (answer(2, reward=1.0), answer(4, reward=math.nan), answer(6, reward=1.0))
+    (unit,) = lessons_of(of(missing), settings, coefficient=0.1)
+    assert [float(lesson.advantage[0]) for lesson in unit.label] == pytest.approx([0.05, 0.0, -0.05])
+
+
+def test_the_kl_of_an_update_is_that_of_old_to_new() -> None:
+    """Old (½, ¼, ¼), new (¼, ¼, ½) on answers drawn from the old: KL(old‖new) = ½ ln 2 + ¼ ln ½ = .173287, without error."""
+    settings = OnlineSettings(recipe="rloo", answers_per_prompt=2)
+    arms = [(0, 0.5), (0, 0.5), (1, 0.25), (2, 0.25)]
+    rows = [token_row([0], [arm]) for arm, _ in arms]
+    unit = unit_of("p", rows, [lesson(1, old=math.log(odds)) for _, odds in arms])
+    table = torch.log(torch.tensor([[0.25, 0.25, 0.5]] * 3))
+    task = OnPolicy(TabularPolicy(table), settings, longest=1)  # type: ignore[arg-type]
+    figures, _ = through(task, [unit], settings, accelerator_of(), learn=False)
+    assert figures["update_kl"] == pytest.approx(0.25 * math.log(2), rel=1e-5)
 
 
 def test_an_answer_without_reward_is_left_out_and_has_no_advantage() -> None:

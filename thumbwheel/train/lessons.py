@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from thumbwheel.config import OnlineSettings
 from thumbwheel.errors import TrainingError
-from thumbwheel.formulas.advantages import advantage_rules, group_counts
+from thumbwheel.formulas.advantages import advantage_rules, dr_grpo, group_counts
 from thumbwheel.formulas.credit import gae
 from thumbwheel.formulas.reduce import standardise
 from thumbwheel.formulas.variety import repetition_share
@@ -109,8 +109,9 @@ def lessons_of(rollouts: Rollouts, settings: OnlineSettings, *, coefficient: flo
     if settings.advantage == "gae":
         advantages, returns = _critic(flat, scores, beta, settings)
     else:
-        totals = scores - beta * np.array([log_ratios(answer).sum() for answer in flat])
-        by_answer = advantage_rules.get(settings.advantage)(totals, rollouts.group)
+        by_answer = _by_answer(
+            scores, beta * np.array([log_ratios(answer).sum() for answer in flat]), rollouts, settings
+        )
         advantages = [np.full(len(answer), value) for answer, value in zip(flat, by_answer, strict=True)]
         returns = [np.zeros(len(answer)) for answer in flat]
     lessons = [
@@ -123,6 +124,18 @@ def lessons_of(rollouts: Rollouts, settings: OnlineSettings, *, coefficient: flo
         pairs = [next(left) for _ in group]
         units.append(unit_of(f"prompt {index}", [a.row for a, _ in pairs], [lesson for _, lesson in pairs]))
     return units
+
+
+def _by_answer(scores: Floats, cost: Floats, rollouts: Rollouts, settings: OnlineSettings) -> Floats:
+    """(R,) advantages of scores less the cost of KL.
+
+    GRPO divides by the deviation of a prompt's scores; the cost stays outside. Else a prompt whose answers all earned the
+    same would teach the noise of its KL at full strength, and β would weigh more the less the rewards differ.
+    """
+    rule = advantage_rules.get(settings.advantage)
+    if settings.advantage != "grpo":
+        return rule(scores - cost, rollouts.group)
+    return rule(scores, rollouts.group) + dr_grpo(np.where(np.isnan(scores), np.nan, -cost), rollouts.group)
 
 
 def is_counted(answer: Answer, settings: OnlineSettings) -> bool:
