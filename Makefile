@@ -47,5 +47,9 @@ docs: $(READY)   ## write docs/reference from the docstrings
 bench-%: $(READY)  ## a benchmark: bench-train, bench-reward, bench-ingest; writes build/bench/NAME.json
 	$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
+bench-verifiable: $(READY)
+	@$(BIN)/python -c 'import reasoning_gym' 2>/dev/null || $(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym  # the extra "bench"
+	$(BIN)/python -m benchmarks.verifiable
+
 clean:           ## remove what was built (not the virtual environment)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

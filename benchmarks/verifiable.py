@@ -34,7 +34,7 @@ from thumbwheel.train.loop import StepReport
 from thumbwheel.train.online import online
 
 Floats = NDArray[np.float64]
-SAMPLE = SampleSettings(max_new_tokens=8, batch_size=32)
+SAMPLE = SampleSettings(max_new_tokens=8, batch_size=64)
 MOST_MINUTES, LEAST_TIMES = 30.0, 2.0
 
 
@@ -51,10 +51,11 @@ class Size:
 
 @dataclass(frozen=True)
 class Arm:
-    """One run: its iterations' figures, and which held-out questions its policy answers right."""
+    """One run: prompts an iteration, the iterations' figures, and which held-out questions its policy answers right."""
 
     group: int
     seed: int
+    prompts: int
     lines: tuple[Mapping[str, float], ...]
     right: Floats
 
@@ -68,6 +69,7 @@ def settings_of(size: Size, group: int, seed: int) -> OnlineSettings:
     prompts = size.answers // group
     return OnlineSettings(
         lr=3e-4,
+        schedule="linear",
         iterations=size.iterations,
         prompts_per_iteration=prompts,
         answers_per_prompt=group,
@@ -105,7 +107,7 @@ def learn(model: LanguageModel, task: Task, size: Size, group: int, seed: int, t
         )
     for action in result.actions:
         print(f"guard: {action}", file=sys.stderr, flush=True)
-    return Arm(group, seed, tuple(lines), answered(model, task, test))
+    return Arm(group, seed, settings.prompts_per_iteration, tuple(lines), answered(model, task, test))
 
 
 def say(name: str, report: StepReport) -> None:
@@ -148,15 +150,17 @@ def stability_rows(group: int, arms: Sequence[Arm]) -> list[Row]:
     def mean(values: Sequence[float]) -> float:
         return float(np.mean(values))
 
-    prompts = np.array([arm.column("flat_groups") for arm in arms])
+    def share(name: str) -> float:
+        return mean([float(arm.column(name).mean()) / arm.prompts for arm in arms])
+
     norms = [arm.column("grad_norm") for arm in arms]
     after = [float(arm.right.mean()) for arm in arms]
     rows = [
         Row(f"group {group}: reward, std of its change in an iteration", mean([jumps(arm.column("reward")) for arm in arms])),
         Row(f"group {group}: reward, mean over all iterations", mean([arm.column("reward").mean() for arm in arms])),
-        Row(f"group {group}: flat groups an iteration", float(prompts.mean())),
-        Row(f"group {group}: of them too hard", mean([arm.column("too_hard").mean() for arm in arms])),
-        Row(f"group {group}: of them too easy", mean([arm.column("too_easy").mean() for arm in arms])),
+        Row(f"group {group}: share of groups that teach nothing", share("flat_groups")),
+        Row(f"group {group}: share too hard", share("too_hard")),
+        Row(f"group {group}: share too easy", share("too_easy")),
         Row(f"group {group}: gradient norm, std over mean", mean([unevenness(x) for x in norms])),
         Row(f"group {group}: KL at the end", mean([arm.column("kl_per_response_nats")[-1] for arm in arms]), unit="nats"),
         Row(f"group {group}: seconds an iteration", mean([arm.column("seconds").mean() for arm in arms]), unit="s"),

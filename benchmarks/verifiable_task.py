@@ -22,7 +22,9 @@ DATASET = "needle_haystack"
 SYSTEM = "Reply with one name only."
 REWARD = CompositeSettings(terms=(RewardTermSettings(name="right", scorer="checker"),))
 EXAMPLES = 2
-EXAMPLE_FROM, TEST_FROM, TRAIN_FROM, SEED_STEP = 99, 1_000, 1_000_000, 1_000_000
+EXAMPLE_FROM = 110
+"""Of these two the one has its second name as the answer, the other its first: neither place is taught."""
+TEST_FROM, TRAIN_FROM, SEED_STEP = 1_000, 1_000_000, 1_000_000
 """Where seeds begin. reasoning-gym draws entry i from seed + i, so that seeds close together give the same entries."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,11 @@ pytest.importorskip("torch", reason="needs the extra 'train'")
 from benchmarks import verifiable
 from benchmarks.verifiable import Arm, Size, accuracy_rows, gain, jumps, settings_of, stability_rows, unevenness
 from benchmarks.verifiable_task import Question, Task, installed
+from thumbwheel.config import ModelSettings
 from thumbwheel.records import Message
 from thumbwheel.testing.models import tiny_language_model
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "verifiable.md"
 needs_reasoning_gym = pytest.mark.skipif(not installed(), reason="needs the extra 'bench' (reasoning-gym)")
 
 
@@ -30,7 +34,7 @@ def arm(
         }
         for reward, norm in zip(rewards, norms, strict=True)
     )  # fmt: skip
-    return Arm(group, seed, lines, np.array(right))
+    return Arm(group, seed, 6, lines, np.array(right))
 
 
 # ---------------------------------------------------------------------- figures
@@ -80,12 +84,13 @@ def test_the_worst_seed_is_held_against_the_baseline() -> None:
 
 
 def test_stability_is_averaged_over_seeds() -> None:
-    """Norms 1, 3 and 2, 2: std over mean is 1/2 and 0."""
+    """Norms 1, 3 and 2, 2: std over mean is 1/2 and 0. Three of six groups are flat, one of them too easy."""
     arms = [arm([0.0, 1.0], [1.0, 0.0], norms=[1.0, 3.0]), arm([0.0, 0.0], [1.0, 1.0], seed=1, norms=[2.0, 2.0])]
     rows = {row.name.removeprefix("group 4: "): row.ours for row in stability_rows(4, arms)}
     assert rows["gradient norm, std over mean"] == 0.25
     assert rows["reward, mean over all iterations"] == 0.25
-    assert rows["flat groups an iteration"] == 3.0
+    assert rows["share of groups that teach nothing"] == 0.5
+    assert rows["share too easy"] == pytest.approx(1 / 6)
     assert rows["accuracy, best seed less worst"] == 0.5
 
 
@@ -152,6 +157,32 @@ def test_names_are_those_of_the_text() -> None:
         assert question.names.count(question.answer) >= 1
 
 
+# ---------------------------------------------------------------------- the page about it
+
+
+def code_of_the_page() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_checker_of_the_page_knows_sums() -> None:
+    names: dict[str, Any] = {}
+    exec(compile(code_of_the_page()[0], "sums.py", "exec"), names)
+    asked = (Message(role="user", content="12 + 30 ="),)
+    assert [names["right"](asked, text) for text in ("42", " 42\n", "43", "The answer is 42")] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_the_page_learns_from_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own code, with one iteration for twenty; a tiny model."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(code_of_the_page()[1].replace("iterations=20", "iterations=1"), "page", "exec"), names)
+    model = tiny_language_model()
+    model.make_trainable(ModelSettings(adapter="full"), seed=0)
+    names["learn"](model, {(Message(role="user", content=f"{n} + 1 ="),): str(n + 1) for n in range(8)})
+    line = json.loads((tmp_path / "trained/solutions/metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert line["right"] == line["reward"] == 0.0
+
+
 # ---------------------------------------------------------------------- whole runs
 
 
@@ -178,7 +209,7 @@ def test_a_whole_run_with_a_tiny_model(
 
     def tiny(path: str) -> object:
         model = tiny_language_model()
-        model.make_trainable(verifiable.ModelSettings(adapter="full"), seed=0)
+        model.make_trainable(ModelSettings(adapter="full"), seed=0)
         return model
 
     monkeypatch.setattr(verifiable, "fresh", tiny)
