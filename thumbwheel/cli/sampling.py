@@ -76,7 +76,7 @@ def sample(
             return
         made = _sampled(store, settings, chosen, wanted, each)
         _write(groups, made, chosen.id)
-    say(f"{groups}: {len(made)} groups of answers by {chosen.id}. Show each to people in the order of the file.")
+    say(f"{groups}: {len(made)} groups of answers by {chosen.id}, to be shown to people, to each in another order")
     if settings.sample.top_p < 1 or settings.sample.top_k:
         say("Choices among them make preferences; `thumbwheel train picks` sets answers cut to top-p or top-k aside.")
     hint("thumbwheel serve      [dim]people's choices come in over HTTP: POST /v1/feedback, kind choice or ranking[/]")
