@@ -44,9 +44,9 @@ class Size:
 
     groups: tuple[int, ...] = (4, 8, 16)
     seeds: int = 2
-    iterations: int = 20
+    iterations: int = 22
     answers: int = 64
-    held_out: int = 240
+    held_out: int = 200
 
 
 @dataclass(frozen=True)
@@ -222,14 +222,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     usual = Size()
     parser.add_argument("--model", default=ModelSettings().path, help="as model.path")
-    parser.add_argument("--groups", type=int, nargs="+", default=list(usual.groups), help="answers to a question")
-    parser.add_argument("--seeds", type=int, default=usual.seeds, help="runs of each group size")
-    parser.add_argument("--iterations", type=int, default=usual.iterations)
+    parser.add_argument("--groups", type=count, nargs="+", default=list(usual.groups), help="answers to a question")
+    parser.add_argument("--seeds", type=count, default=usual.seeds, help="runs of each group size")
+    parser.add_argument("--iterations", type=count, default=usual.iterations)
     parser.add_argument(
-        "--answers", type=int, default=usual.answers, help="an iteration, a multiple of each group size"
+        "--answers", type=count, default=usual.answers, help="an iteration, a multiple of each group size"
     )
-    parser.add_argument("--held-out", type=int, default=usual.held_out, help="questions")
-    parser.add_argument("--statements", type=int, default=3, help="sentences of a text")
+    parser.add_argument("--held-out", type=count, default=usual.held_out, help="questions")
+    parser.add_argument("--statements", type=count, default=3, help="sentences of a text")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where table and figure go")
     given = parser.parse_args(argv)
     size = Size(tuple(given.groups), given.seeds, given.iterations, given.answers, given.held_out)
@@ -237,6 +237,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if odd:
         parser.error(f"--answers {size.answers} is no multiple of a group of {odd[0]} (2 or more)")
     return run(given.model, Task(given.statements), size, given.folder)
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on, of the command line."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
 
 
 def run(path: str, task: Task, size: Size, folder: Path) -> int:

@@ -195,10 +195,20 @@ def test_without_the_package_it_says_how_to_get_it(
 
 
 @needs_reasoning_gym
-def test_answers_that_do_not_divide_into_groups_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--answers", "10", "--groups", "4"], "multiple of a group of 4"),
+        (["--groups", "1"], "a group of 1"),
+        (["--seeds", "0"], "0 is not 1 or more"),
+        (["--held-out", "-5"], "-5 is not 1 or more"),
+        (["--iterations", "many"], "invalid count value: 'many'"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        verifiable.main(["--answers", "10", "--groups", "4"])
-    assert "multiple of a group of 4" in capsys.readouterr().err
+        verifiable.main(given)
+    assert said in capsys.readouterr().err
 
 
 @needs_reasoning_gym
