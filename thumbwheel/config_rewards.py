@@ -14,7 +14,8 @@ class RewardTermSettings(Section):
 
     name: str = Field(min_length=1, description="of its column in logs and reports")
     scorer: str = Field(
-        description="reward_model, of an ensemble also reward_model.0, …; repetition, length, broken_rule (decays); lower_bound; or 'module:attr' of your own"
+        description="reward_model (of an ensemble also reward_model.0, …); repetition, length, broken_rule (decays); "
+        "lower_bound; or 'module:attr' of your own"
     )
     asked: Literal["each", "together"] = Field(
         "each", description="your function gets one prompt and one text, or all prompts and all texts"

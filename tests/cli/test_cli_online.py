@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,52 @@ def test_a_round_learns_from_fresh_answers(
     refused = thumbwheel("round", *SMALL, "-s", "update.method=online")
     assert refused.status != 0
     assert "cannot judge it" in (refused.out + refused.err)
+
+
+def test_an_ensemble_from_a_file_teaches_a_policy(
+    thumbwheel: Run, small: tuple[str, ...], pairs: Path, tmp_path: Path
+) -> None:
+    """R8: `train reward` with two members; `train ppo --reward` takes their lower bound, and logs how far they part."""
+    members = ("-s", "reward.members=2", "-s", "reward.trunk=language_model", "-s", "reward.epochs=1")
+    made = thumbwheel("train", "reward", str(pairs), "--out", str(tmp_path / "rm"), *small, *members)
+    assert made.status == 0, made.out + made.err
+    terms = 'online.reward.terms=[{name="low",scorer="lower_bound"},{name="second",scorer="reward_model.1",weight=0.0}]'
+    taught = thumbwheel(
+        "train", "ppo", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), "--reward", str(tmp_path / "rm"),
+        *small, "-s", terms,
+    )  # fmt: skip
+    assert taught.status == 0, taught.out + taught.err
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines():
+        assert {"low", "second", "reward_spread"} <= json.loads(line).keys()
+    bare = thumbwheel("train", "ppo", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "x"), *small, "-s", terms)
+    assert bare.status != 0
+    assert "--reward FOLDER" in (bare.out + bare.err)
+
+
+def test_ctrl_c_in_a_round_says_how_to_go_on(
+    thumbwheel: Run, small: tuple[str, ...], pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X4: exit status 130 and a sentence; the same command then ends the round."""
+    options = (
+        *small,
+        "-s",
+        "update.method=online",
+        "-s",
+        "reward.enabled=false",
+        "-s",
+        "evals.judge=rule_for_test:short",
+    )
+    assert thumbwheel("import", str(pairs)).status == 0
+
+    def stopped(*arguments: object, **how: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("thumbwheel.train.learner.Learner.update", stopped)
+        ended = thumbwheel("round", *options)
+    assert ended.status == 130
+    assert "goes on where it stopped" in ended.err
+    assert "Traceback" not in ended.err
+    done = thumbwheel("round", *options)
+    assert done.status in (0, 1), done.out + done.err
+    assert "(done before)" in done.out

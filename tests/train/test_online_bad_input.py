@@ -402,3 +402,16 @@ def test_writers_outside_python_tell_a_full_disk_too(tmp_path: Path, largest: in
     run(tmp_path / "straight", settings(), straight)
     run(tmp_path / "run", settings(), resumed, resume=True)
     assert same(straight, resumed)
+
+
+def test_reward_terms_with_names_of_other_figures_have_a_column_of_their_own(tmp_path: Path) -> None:
+    def named(prompts: Sequence[Prompt], texts: Sequence[str]) -> Said:
+        parts = {name: [7.0] * len(texts) for name in ("step", "loss", "reward", "ratio", "seconds", "mine")}
+        return Said([float(len(text)) for text in texts], parts)
+
+    run(tmp_path / "run", settings(iterations=2), reward=named)
+    for k, line in enumerate(lines(tmp_path / "run"), start=1):
+        assert line["step"] == k
+        assert [line[f"term_{name}"] for name in ("step", "loss", "reward", "ratio", "seconds")] == [7.0] * 5
+        assert line["mine"] == 7.0
+        assert line["loss"] != 7.0

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from thumbwheel.cli.app import File, Overrides, app, hint, now, opened, out, settings_from
+from thumbwheel.cli.app import File, Overrides, app, err, hint, now, opened, out, settings_from
+from thumbwheel.cli.stopping import STOPPED
 
 
 @app.command()
@@ -50,10 +51,14 @@ def one_round(
     from thumbwheel.rounds.watch import Shown
 
     settings = settings_from(settings_file, overrides)
-    with opened(settings) as store, Shown(out, bars=settings.round.progress).open() as watch:
-        from thumbwheel.rounds.run import run  # seconds of loading, which a missing store need not wait for
+    try:
+        with opened(settings) as store, Shown(out, bars=settings.round.progress).open() as watch:
+            from thumbwheel.rounds.run import run  # seconds of loading, which a missing store need not wait for
 
-        result = run(store, settings, clock=now, watch=watch, fresh=new)
+            result = run(store, settings, clock=now, watch=watch, fresh=new)
+    except KeyboardInterrupt:
+        err.print("\nStopped. Run the same command without --new again: the round goes on where it stopped.")
+        raise typer.Exit(STOPPED) from None
     out.print()
     _announce(result.report.verdict, result.version.id)
     hint(

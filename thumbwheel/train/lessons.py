@@ -22,11 +22,23 @@ from thumbwheel.formulas.reduce import standardise
 from thumbwheel.formulas.variety import repetition_share
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.models.policy import LanguagePolicy
-from thumbwheel.train.on_policy import Lesson, Lessons, unit_of
+from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy, unit_of
 from thumbwheel.train.rollouts import Answer, Rollouts
 from thumbwheel.train.units import Unit, in_micro_batches
 
 Floats = NDArray[np.float64]
+TAKEN = {
+    "step",
+    "loss",
+    "lr",
+    "grad_norm",
+    "coefficient",
+    "tokens_per_s",
+    "seconds",
+    "stopped_early",
+    *OnPolicy.figures,
+}
+"""Names of an iteration's other figures, which no reward term takes."""
 
 
 class Reference:
@@ -216,5 +228,5 @@ def counts_of(rollouts: Rollouts, settings: OnlineSettings) -> dict[str, float]:
             answer.terms[name] for answer in flat if answer.terms and not np.isnan(answer.terms.get(name, np.nan))
         ]
         if values:
-            figures[f"term_{name}" if name in figures else name] = float(np.mean(values))
+            figures[f"term_{name}" if name in figures or name in TAKEN else name] = float(np.mean(values))
     return figures
