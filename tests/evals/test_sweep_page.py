@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from thumbwheel.errors import StoreError
-from thumbwheel.evals.sweep_page import Step, Sweep, spot, with_error, write
+from thumbwheel.evals.pages import Next
+from thumbwheel.evals.sweep_page import Sweep, spot, with_error, write
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def text_of(html: str) -> str:
 def test_the_page_tells_what_was_picked_and_why(tmp_path: Path) -> None:
     """P7: 2.00 ± 1.96 × 0.1; over the reference +1.50 ± 1.96 √(0.1² + 0.1²) = 0.28."""
     made = sweep(
-        next=[Step("Talk with it:", "thumbwheel chat")], settings=[("online.lr", "0.1")], links=[(0.1, "0.1/curves.html")],
+        next=[Next("Talk with it:", "thumbwheel chat")], settings=[("online.lr", "0.1")], links=[(0.1, "0.1/curves.html")],
     )  # fmt: skip
     html = write(made, tmp_path).read_text(encoding="utf-8")
     text = text_of(html)
@@ -104,7 +105,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_the_page_fits_and_runs_nothing(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     """A phone need not scroll sideways, with a long command and settings of one long word."""
     made = sweep(
-        next=[Step("<script>document.title = 1</script>", "thumbwheel sweep " + "-s online.lr=1 " * 40)],
+        next=[Next("<script>document.title = 1</script>", "thumbwheel sweep " + "-s online.lr=1 " * 40)],
         settings=[("online.reward.terms", "x" * 500)], about="y" * 200,
     )  # fmt: skip
     opened = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)

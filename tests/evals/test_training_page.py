@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from thumbwheel.evals.curves import panels
-from thumbwheel.evals.sweep_page import Step
+from thumbwheel.evals.pages import Next
 from thumbwheel.evals.training_page import Training, summary, write
 
 
@@ -55,7 +55,7 @@ def test_the_page_tells_what_the_guard_did_and_what_was_set(tmp_path: Path) -> N
     """P6: every action is on the page."""
     made = Training(
         "grpo", [row(1), row(2)], notes=["2 of 9 answers have no reward"], actions=["iteration 2: KL <script>. Cooled down."],
-        settings=[("online.lr", "0.1")], next=[Step("Talk with it:", "thumbwheel chat")],
+        settings=[("online.lr", "0.1")], next=[Next("Talk with it:", "thumbwheel chat")],
     )  # fmt: skip
     html = write(made, tmp_path).read_text(encoding="utf-8")
     for said in (

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from thumbwheel.cli.app import now
 from thumbwheel.config import Section, Settings
 from thumbwheel.evals import training_page
-from thumbwheel.evals.sweep_page import Step
+from thumbwheel.evals.pages import Next
 from thumbwheel.train.journal import metric_rows
 
 
@@ -46,7 +46,7 @@ def put_curves(
             notes=notes,
             actions=actions,
             settings=changed(settings, *sections),
-            next=[] if model is None else [Step("Talk with it:", chat_with(model))],
+            next=[] if model is None else [Next("Talk with it:", chat_with(model))],
         ),
         folder,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,8 +203,6 @@ def _contents(folder: Path | None) -> str:
     """Hash of every file of a reward model, so that another one in its place is seen."""
     if folder is None:
         return ""
-    import hashlib
-
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         digest.update(str(path.relative_to(folder)).encode())

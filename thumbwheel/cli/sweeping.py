@@ -17,7 +17,7 @@ from thumbwheel.errors import SettingError, explain
 
 if TYPE_CHECKING:
     from thumbwheel.cli.points import Job
-    from thumbwheel.evals.sweep_page import Step
+    from thumbwheel.evals.pages import Next
     from thumbwheel.train.sweep import Found
 
 
@@ -153,26 +153,26 @@ def _tell(found: Found, job: Job, again: Sequence[str], max_kl_per_token: float)
     hint(f"open {page}", *(escape(step.command) for step in steps if step.command.startswith("thumbwheel ")))
 
 
-def next_steps(found: Found, job: Job, again: Sequence[str], max_kl_per_token: float) -> list[Step]:
+def next_steps(found: Found, job: Job, again: Sequence[str], max_kl_per_token: float) -> list[Next]:
     """What may be done with what was picked, or about it that nothing was."""
     from thumbwheel.cli.curves import chat_with
-    from thumbwheel.evals.sweep_page import Step
+    from thumbwheel.evals.pages import Next
     from thumbwheel.train.sweep import further
 
     steps = []
     if found.picked is not None:
         section, _, key = job.knob.key.rpartition(".")
         steps += [
-            Step("Talk with it:", chat_with(job.folder / f"{found.picked:.12g}" / "model")),
-            Step("Learn so in a round: put this into thumbwheel.toml.", f"[{section}]\n{key} = {found.picked:g}"),
+            Next("Talk with it:", chat_with(job.folder / f"{found.picked:.12g}" / "model")),
+            Next("Learn so in a round: put this into thumbwheel.toml.", f"[{section}]\n{key} = {found.picked:g}"),
         ]
     why, values = further(found.points, found.picked, max_kl_per_token_nats=max_kl_per_token, knob=job.knob)
     if why:
         tried = ",".join(f"{value:g}" for value in sorted({*values, *(point.value for point in found.points)}))
-        steps.append(Step(f"{why}. Finished points are kept:", shlex.join([*again, "--values", tried])))
+        steps.append(Next(f"{why}. Finished points are kept:", shlex.join([*again, "--values", tried])))
     if found.picked is None:
         longer = "online.iterations" if job.online else "update.epochs"
         steps.append(
-            Step(f"Or train longer ({longer}) in another folder, or measure on more prompts (--validation FILE).")
+            Next(f"Or train longer ({longer}) in another folder, or measure on more prompts (--validation FILE).")
         )
     return steps

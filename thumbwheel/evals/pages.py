@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,14 @@ from markupsafe import Markup
 
 from thumbwheel.errors import StoreError
 from thumbwheel.stores import files as disk
+
+
+@dataclass(frozen=True)
+class Next:
+    """What a person may do next, with the command that does it, where there is one."""
+
+    text: str
+    command: str = ""
 
 
 def render(template: str, **values: Any) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from thumbwheel.evals.pages import put, render
+from thumbwheel.evals.pages import Next, put, render
 from thumbwheel.evals.plots import Spot, frontier
 from thumbwheel.evals.wording import number
 
@@ -37,14 +37,6 @@ class Point(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a person may do next, with the command that does it, where there is one."""
-
-    text: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
 class Sweep:
     """All that the page shows. `knob` names what was varied; `links` leads from a value to a page beside this one."""
 
@@ -56,7 +48,7 @@ class Sweep:
     max_kl_per_token_nats: float
     about: str = ""
     says: str = ""
-    next: Sequence[Step] = ()
+    next: Sequence[Next] = ()
     settings: Sequence[tuple[str, str]] = ()
     links: Sequence[tuple[float, str]] = ()
 

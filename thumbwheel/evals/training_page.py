@@ -11,8 +11,7 @@ from pathlib import Path
 
 from thumbwheel.evals.curves import ONLINE, MetricRows, falling_note, panels, term_keys
 from thumbwheel.evals.fresh import Fresh, first_to_last, fresh_answers
-from thumbwheel.evals.pages import put, render
-from thumbwheel.evals.sweep_page import Step
+from thumbwheel.evals.pages import Next, put, render
 
 HTML = "curves.html"
 # Told in numbers above the curves of a run from rows at hand; of one from fresh answers what its report tells.
@@ -34,7 +33,7 @@ class Training:
     says: str = ""
     notes: Sequence[str] = ()
     actions: Sequence[str] = ()
-    next: Sequence[Step] = ()
+    next: Sequence[Next] = ()
     settings: Sequence[tuple[str, str]] = ()
 
 
