@@ -196,7 +196,7 @@ def test_a_hacked_reward_without_kl_is_caught_and_rolled_back(tmp_path: Path) ->
     caught = model()
     result = run(tmp_path / "run", s, caught, hack, preferences=pairs)
     assert result.stopped == "fell_back"
-    assert any("Cooled down" in action for action in result.actions)
+    assert any("Cooled down: learning rate times 0.5; β is 0 and stays so." in action for action in result.actions)
     assert any("Rolled back" in action for action in result.actions)
     assert "Learned by DPO from 6 preferences instead" in result.actions[-1]
     unguarded = model()

@@ -336,7 +336,8 @@ class _Run:
             "kl_scale": self.place.kl_scale * s.kl_boost,
         }
         if verdict.act == "cool_down":
-            did += f"Cooled down: learning rate times {s.cool_down:g}, β times {s.kl_boost:g}."
+            pull = f", β times {s.kl_boost:g}" if self.controller.coefficient > 0 else "; β is 0 and stays so"
+            did += f"Cooled down: learning rate times {s.cool_down:g}{pull}."
         elif not (self.saves.best / "manifest.json").exists():
             did, cooled = did + "There is no good iteration to roll back to: gave up.", {"stopped": True}
         else:
