@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from made_files import jsonl, load, rows_of
 
+from thumbwheel.collect.formats.raw import RawRow
+from thumbwheel.collect.formats.tables import csv_rows
 from thumbwheel.errors import DataError, NotFound, ThumbwheelError
 
 ROW = {"prompt": "2+2=", "chosen": "4", "rejected": "5"}
@@ -395,3 +399,13 @@ def test_garbage_is_a_named_error(garbage: bytes, tmp_path: Path) -> None:
     for name in ("f.jsonl", "f.json", "f.csv", "f"):
         with pytest.raises(ThumbwheelError):
             rows_of(written(tmp_path / name, garbage))
+
+
+def test_a_reader_that_stops_early_and_closes_the_file_is_no_error(tmp_path: Path) -> None:
+    """What a generator cannot raise it prints as "Exception ignored", in the middle of the message that matters."""
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,chosen\na,b\nc,d\n", encoding="utf-8")
+    with path.open("rb") as file:
+        rows = cast(Generator[RawRow, None, None], csv_rows(io.BufferedReader(file), "a.csv", 1000))
+        assert next(rows).value == {"prompt": "a", "chosen": "b"}
+    rows.close()

@@ -7,6 +7,7 @@ import io
 import json
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import IO, Any
 
 import pyarrow as pa
@@ -36,8 +37,9 @@ class _Lines:
         return line
 
     def release(self) -> None:
-        """Let go of the file without closing it."""
-        self._lines.detach()
+        """Let go of the file without closing it; whoever stopped reading early may have closed it."""
+        with suppress(ValueError):
+            self._lines.detach()
 
     def taken(self) -> tuple[int, str]:
         """The first line and the text of the row just read."""
