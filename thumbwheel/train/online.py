@@ -157,8 +157,8 @@ def learn_from(
         finally:
             run.policy.zero_grad(set_to_none=True)
     place = run.place
-    if place.stopped:
-        model.save(folder / MODEL)  # the critic's values are of a policy that is no more
+    if run.policy.value is None or place.stopped:  # a critic's values are then of a policy that is no more
+        model.save(folder / MODEL)
     else:
         run.policy.save(folder / MODEL)
     stopped: Stopped = "fell_back" if place.stopped else "finished"
