@@ -415,3 +415,29 @@ def test_reward_terms_with_names_of_other_figures_have_a_column_of_their_own(tmp
         assert [line[f"term_{name}"] for name in ("step", "loss", "reward", "ratio", "seconds")] == [7.0] * 5
         assert line["mine"] == 7.0
         assert line["loss"] != 7.0
+
+
+def test_killed_right_after_the_guard_rolled_back_no_line_is_lost(tmp_path: Path) -> None:
+    """X4, P6: killed where the checkpoint after an alarm is written; weights, actions and metrics as without the kill."""
+    s = BAD.model_copy(
+        update={"iterations": 8, "guard": BAD.guard.model_copy(update={"max_kl_per_response_nats": 1.0})}
+    )
+    straight, resumed = model(), model()
+    whole = run(tmp_path / "straight", s, straight, hack)
+    assert any("Rolled back" in action for action in whole.actions)
+    write = Saves.write
+
+    def dies(self: Any, step: int, about: Any, files: Any = None) -> None:
+        write(self, step, about, files)
+        if any("Rolled back" in action for action in about["place"]["actions"]):
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Saves, "write", dies)
+        with pytest.raises(Killed):
+            run(tmp_path / "broken", s, None, hack)
+    again = run(tmp_path / "broken", s, resumed, hack, resume=True)
+    assert again.actions == whole.actions
+    assert same(straight, resumed)
+    steps = [[line["step"] for line in lines(tmp_path / name)] for name in ("straight", "broken")]
+    assert steps[0] == steps[1] == list(range(1, whole.iterations + 1))

@@ -244,9 +244,11 @@ class _Run:
         ) as journal:  # fmt: skip
             watcher(StepReport(self.place.iteration, s.iterations, {}))
             while self.place.iteration < s.iterations and not self.place.stopped:
-                figures = self.iteration(clock)
+                figures, act = self.iteration(clock)
                 done = self.place.iteration
                 journal.step(done, figures, shown=shown(figures))
+                if act != "go_on":
+                    self.save()  # before other good weights take the place of those that were rolled back to
                 watcher(StepReport(done, s.iterations, figures))
             if self.place.updates:
                 self.save()
@@ -254,8 +256,8 @@ class _Run:
 
     # ------------------------------------------------------------------ one iteration
 
-    def iteration(self, clock: Callable[[], float]) -> dict[str, float]:
-        """Sample, watch, learn; the figures. What the guard rolls back from is not learned from."""
+    def iteration(self, clock: Callable[[], float]) -> tuple[dict[str, float], Act]:
+        """Sample, watch, learn; the figures, and what the guard said. What it rolls back from is not learned from."""
         s, place = self.settings, self.place
         began = clock()
         rollouts = self.source.rollouts(place.iteration)
@@ -276,9 +278,7 @@ class _Run:
         self.scale = scale
         self.count(rollouts)
         self.place = replace(self.place, iteration=place.iteration + 1, update=0)
-        if act != "go_on":
-            self.save()  # before other good weights take the place of those that were rolled back to
-        return figures
+        return figures, act
 
     def count(self, rollouts: Rollouts) -> None:
         """Keep account of an iteration, and say what is new in it."""
