@@ -44,7 +44,7 @@ class Size:
 
     groups: tuple[int, ...] = (4, 8, 16)
     seeds: int = 2
-    iterations: int = 22
+    iterations: int = 26
     answers: int = 64
     held_out: int = 200
 
@@ -135,8 +135,11 @@ def accuracy_rows(group: int, before: Floats, arms: Sequence[Arm], baseline: flo
     after = [arm.right for arm in arms]
     rate, risen = float(np.mean(after)), gain(before, after)
     low = min((wilson(float(one.sum()), len(one)).low or 0.0) for one in after)
+    least = (
+        LEAST_TIMES if group == OnlineSettings().answers_per_prompt else None
+    )  # other sizes are there to compare with
     return [
-        Row(f"group {group}: accuracy after (peer: before)", rate, float(before.mean()), goal=LEAST_TIMES, goal_on="ratio"),
+        Row(f"group {group}: accuracy after (peer: before)", rate, float(before.mean()), goal=least, goal_on="ratio"),
         Row(f"group {group}: gain", risen.value),
         Row(f"group {group}: gain, low", risen.low, goal=0.0, met=(risen.low or 0.0) > 0.0),
         Row(f"group {group}: gain, high", risen.high),

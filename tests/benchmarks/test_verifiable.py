@@ -65,14 +65,25 @@ def test_the_gain_is_paired_by_question() -> None:
 def test_goals_are_missed_where_nothing_was_learned() -> None:
     """No gain: the interval holds 0, the ratio is 1, and the baseline is above."""
     right = np.array([1.0] * 20 + [0.0] * 180)
-    rows = accuracy_rows(4, right, [arm([0.1], list(right))], baseline=0.3)
+    rows = accuracy_rows(8, right, [arm([0.1], list(right), group=8)], baseline=0.3)
     assert [row.met for row in rows if row.goal is not None] == [False, False, False]
 
 
 def test_goals_are_met_where_all_was_learned() -> None:
     before = np.array([1.0] * 20 + [0.0] * 180)
-    rows = accuracy_rows(4, before, [arm([0.1], [1.0] * 200)], baseline=0.3)
+    rows = accuracy_rows(8, before, [arm([0.1], [1.0] * 200, group=8)], baseline=0.3)
     assert [row.met for row in rows if row.goal is not None] == [True, True, True]
+
+
+def test_twice_as_much_is_asked_of_the_usual_group_size_alone() -> None:
+    """From .4 to .6: every size gained and beats the baseline; only the usual one, 8, had to double."""
+    before = np.array([1.0] * 80 + [0.0] * 120)
+    after = [1.0] * 120 + [0.0] * 80
+    met = {
+        n: [row.met for row in accuracy_rows(n, before, [arm([0.1], after)], baseline=0.3) if row.goal is not None]
+        for n in (4, 8)
+    }
+    assert met == {4: [True, True], 8: [False, True, True]}
 
 
 def test_the_worst_seed_is_held_against_the_baseline() -> None:
