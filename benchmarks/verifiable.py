@@ -252,6 +252,9 @@ def count(text: str) -> int:
 
 def run(path: str, task: Task, size: Size, folder: Path) -> int:
     """Every arm, the table and the figure; the exit status."""
+    folder.mkdir(
+        parents=True, exist_ok=True
+    )  # first: a run that ends where nothing can be written has lost half an hour
     began = time.perf_counter()
     test = task.test(size.held_out)
     what = f"{path} learns {DATASET} by GRPO, {size.answers} answers an iteration, {size.iterations} iterations"

@@ -234,12 +234,13 @@ def test_a_whole_run_with_a_tiny_model(
         return model
 
     monkeypatch.setattr(verifiable, "fresh", tiny)
+    folder = tmp_path / "not" / "there yet"
     given = ["--groups", "2", "4", "--seeds", "2", "--iterations", "2", "--answers", "4", "--held-out", "6"]
-    assert verifiable.main([*given, "--statements", "2", "--folder", str(tmp_path)]) == 1
-    entries = {entry["name"]: entry for entry in json.loads((tmp_path / "verifiable.json").read_text(encoding="utf-8"))}
+    assert verifiable.main([*given, "--statements", "2", "--folder", str(folder)]) == 1
+    entries = {entry["name"]: entry for entry in json.loads((folder / "verifiable.json").read_text(encoding="utf-8"))}
     assert entries["group 4: gain, low"]["ok"] is False
     assert entries["minutes"]["ok"] is True
     assert entries["accuracy before"]["value"] == 0.0
-    figure = (tmp_path / "verifiable-groups.svg").read_text(encoding="utf-8")
+    figure = (folder / "verifiable-groups.svg").read_text(encoding="utf-8")
     assert figure.startswith("<?xml")
     assert "group 4, seed 1: accuracy" in capsys.readouterr().err
