@@ -54,10 +54,12 @@ from thumbwheel.train.reward import reward as fit_reward
 
 FOLDER = Path("build/bench/frontier")
 BETAS = (0.05, 0.1, 0.5, 1.0)
-KL_TARGETS = (0.25, 0.5, 1.0, 2.0)  # nats a response
+START = {"ppo": 0.1, "grpo": 0.3}
+"""β that the controller begins with. GRPO's rewards have deviation 1, PPO's are what they are."""
+KL_TARGETS = (0.5, 1.0, 2.0, 4.0)  # nats a response
 BEST_OF = (1, 2, 4, 8, 16, 32)
 STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-COMPARED_AT = (0.5, 1.0, 2.0)  # nats a response
+COMPARED_AT = (0.5, 1.0, 2.0, 4.0)  # nats a response
 MOST_MINUTES = 40.0
 Z = 1.959964  # 95 %
 
@@ -118,10 +120,9 @@ def run_online(
     groups = size.answers // each
     settings = OnlineSettings.model_validate(
         {
-            "recipe": recipe, "lr": 2e-4, "iterations": size.iterations, "answers_per_prompt": each,
+            "recipe": recipe, "lr": 2e-4, "iterations": size.iterations, "answers_per_prompt": each, "epochs": 1,
             "prompts_per_iteration": groups, "batch_size": max(1, groups // 2), "checkpoint_every_steps": 10**6,
-            "lam": 1.0,
-            "kl": {"controller": "pid", "coefficient": 0.1, "target_per_response_nats": target, "pid_p": 0.2, "pid_i": 0.1},
+            "kl": {"controller": "pid", "coefficient": START[recipe], "target_per_response_nats": target},
         }
     )  # fmt: skip
     passed: list[Place] = []
@@ -270,7 +271,7 @@ def measure(given: argparse.Namespace, size: Size, data: Path) -> tuple[dict[str
     if "learned" in given.only:
         proxy = learned_reward(bench, pairs)
         series = found["learned"] = Series("PPO, learned reward")
-        for target in KL_TARGETS:
+        for target in KL_TARGETS[1::2]:
             run_online(bench, series, "ppo", target, texts.train, proxy)
     return found, start, pool
 

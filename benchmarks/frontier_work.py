@@ -47,7 +47,7 @@ class Size:
     vocabulary: int = 2_400
     width: int = 192
     layers: int = 4
-    sft_epochs: int = 6
+    sft_epochs: int = 4
     new_tokens: int = 22
     pair_prefixes: int = 2_000
     answers_for_pairs: int = 4
@@ -56,7 +56,7 @@ class Size:
     pool_prefixes: int = 200
     pool: int = 64
     iterations: int = 60
-    answers: int = 128
+    answers: int = 256
     places: int = 3
 
 
