@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.train_work import Work
+from benchmarks.train_work import Work, profiled
 from thumbwheel.config import ModelSettings, OnlineSettings, SampleSettings
 from thumbwheel.models.heads import RewardModel
 from thumbwheel.models.language import LanguageModel, load
@@ -52,14 +52,7 @@ def main() -> None:
     if given.steps:
         hp = dataclasses.replace(hp, rl_steps=given.steps)
     run = Online(workload, hp, given.trainer, given.model)
-    if given.profile is None:
-        lines = run.measure()
-    else:
-        with torch.profiler.profile(record_shapes=True) as profiler:
-            lines = run.measure()
-        by_name, by_shape = profiler.key_averages(), profiler.key_averages(group_by_input_shape=True)
-        tables = [a.table(sort_by="self_cpu_time_total", row_limit=40) for a in (by_name, by_shape)]
-        given.profile.write_text("\n".join(tables), encoding="utf-8")
+    lines = profiled(run.measure, given.profile)
     samples = hp.prompts_per_step * hp.group * hp.rl_steps
     sampling = sum(line["tokens"] / line["tokens_per_s"] for line in lines)
     answered = sum(line["tokens"] for line in lines)

@@ -13,9 +13,9 @@ import dataclasses
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,8 @@ from thumbwheel.train.rows import Lengths, demonstration_rows, encode, preferenc
 from thumbwheel.train.sft import Sft
 from thumbwheel.train.task import Task, evaluate
 from thumbwheel.train.units import Unit
+
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -57,18 +59,23 @@ def main() -> None:
         if given.impl == "ours"
         else Plain(workload, hp, given.trainer, given.model)
     )
-    if given.profile is None:
-        meter, metric = run.measure()
-    else:
-        with torch.profiler.profile(record_shapes=True) as profiler:
-            meter, metric = run.measure()
-        by_name, by_shape = profiler.key_averages(), profiler.key_averages(group_by_input_shape=True)
-        tables = [a.table(sort_by="self_cpu_time_total", row_limit=40) for a in (by_name, by_shape)]
-        given.profile.write_text("\n".join(tables), encoding="utf-8")
+    meter, metric = profiled(run.measure, given.profile)
     workload.emit(
         impl=given.impl, trainer=given.trainer, model=given.model, samples=hp.n_train, **meter.report(hp.n_train),
         flops=run.flops(), metric=metric,
     )  # fmt: skip
+
+
+def profiled(measure: Callable[[], T], path: Path | None) -> T:
+    """What `measure` returns; with a path torch.profiler's tables of operators, by name and by shape, go there."""
+    if path is None:
+        return measure()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        found = measure()
+    by_name, by_shape = profiler.key_averages(), profiler.key_averages(group_by_input_shape=True)
+    tables = [a.table(sort_by="self_cpu_time_total", row_limit=40) for a in (by_name, by_shape)]
+    path.write_text("\n".join(tables), encoding="utf-8")
+    return found
 
 
 class Work:
