@@ -53,7 +53,7 @@ class Size:
     answers_for_pairs: int = 4
     test_prefixes: int = 400
     answers_for_test: int = 2
-    pool_prefixes: int = 200
+    pool_prefixes: int = 400
     pool: int = 64
     iterations: int = 60
     answers: int = 256
