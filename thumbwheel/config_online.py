@@ -192,7 +192,10 @@ class OnlineSettings(TrainSettings):
     entropy_weight: float = Field(
         0.0, ge=0, description="of the entropy bonus; 0.05 is usual in control, 0 for language"
     )
-    lm_weight: float = Field(0.0, ge=0, description="of an ordinary language-model loss on texts given beside")
+    lm_weight: float = Field(0.0, ge=0, description="of an ordinary language-model loss on the texts of lm_texts")
+    lm_texts: str | None = Field(
+        None, description="file of such texts: .txt with one a line, or JSON lines with 'text'"
+    )
     max_update_kl_per_token_nats: Positive | None = Field(
         0.5, description="new against old policy; above this the rest of the iteration's updates is left out"
     )

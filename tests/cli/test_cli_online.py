@@ -141,3 +141,40 @@ def test_ctrl_c_in_a_round_says_how_to_go_on(
     done = thumbwheel("round", *options)
     assert done.status in (0, 1), done.out + done.err
     assert "(done before)" in done.out
+
+
+def test_texts_beside_are_learned_and_another_file_of_them_is_another_run(
+    thumbwheel: Run, small: tuple[str, ...], tmp_path: Path
+) -> None:
+    """P3: the auxiliary language-model loss from the command line; a run is not resumed on other texts."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the sea is wide\nthe sky is blue\n", encoding="utf-8")
+    beside = ("-s", "online.lm_weight=0.25", "-s", f"online.lm_texts={texts}")
+    command = ("train", "ppo", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), *small)
+    done = thumbwheel(*command, *beside)
+    assert done.status == 0, done.out + done.err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert all(line["lm_loss"] > 0 for line in lines)
+    texts.write_text("other words\n", encoding="utf-8")
+    other = thumbwheel(*command, *beside, "--resume")
+    assert other.status != 0
+    assert "texts" in (other.out + other.err)
+    none = thumbwheel(*command, "-s", "online.lm_weight=0.25", "--out", str(tmp_path / "other"))
+    assert none.status != 0
+    assert "online.lm_texts" in (none.out + none.err)
+
+
+def test_pairs_at_hand_take_over_where_the_guard_gives_up(
+    thumbwheel: Run, small: tuple[str, ...], pairs: Path, tmp_path: Path
+) -> None:
+    """P6: a bound that nothing keeps; at the second roll-back the run learns by DPO from --preferences."""
+    done = thumbwheel(
+        "train", "grpo", str(tmp_path / "prompts.txt"), "--out", str(tmp_path / "run"), *small,
+        "--preferences", str(pairs), "-s", "online.iterations=20", "-s", "online.lr=0.05", "-s", "online.kl.coefficient=0",
+        "-s", "online.guard.max_kl_per_response_nats=0.0001", "-s", "online.guard.warnings_before_rollback=1",
+        "-s", "online.guard.max_rollbacks=1", "-s", "online.guard.cool_down=0.99",
+    )  # fmt: skip
+    said = done.out + done.err
+    assert done.status == 0, said
+    assert "gave the method up" in said
+    assert "Learned by DPO from" in said

@@ -53,6 +53,10 @@ def train(
         Path | None,
         typer.Option("--reward", help="ppo, grpo: folder of a reward model made by `thumbwheel train reward`."),
     ] = None,
+    preferences: Annotated[
+        Path | None,
+        typer.Option(help="ppo, grpo: pairs to learn from by DPO instead, should the guard give the method up."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the folder.")] = False,
 ) -> None:
     """Train on a file: supervised fine-tuning, a reward model, the DPO family, from fresh answers, or from people's picks.
@@ -66,7 +70,7 @@ def train(
     settings = settings_from(settings_file, overrides)
     with stoppable(folder):
         if what in (What.PPO, What.GRPO):
-            _from_fresh_answers(file, settings, folder, reward_model, resume=resume)
+            _from_fresh_answers(file, settings, folder, reward_model, preferences, resume=resume)
             return
         if what is What.PICKS:
             _from_picks(file, settings, folder, resume=resume)
@@ -112,19 +116,23 @@ def _fit(
 
 
 def _from_fresh_answers(
-    file: Path, settings: Settings, folder: Path, reward_model: Path | None, *, resume: bool
+    file: Path, settings: Settings, folder: Path, reward_model: Path | None, preferences: Path | None, *, resume: bool
 ) -> None:
     """PPO, GRPO and their family: prompts from a file, rewards as `online.reward` lists them."""
     from thumbwheel.cli.composed import reward_from
-    from thumbwheel.cli.rows import prompts_of
+    from thumbwheel.cli.rows import prompts_of, rows_of
     from thumbwheel.models.language import load
     from thumbwheel.train.online import online
 
     s = settings.online
     reward = reward_from(settings, reward_model)
     prompts = prompts_of(file)
+    pairs = [] if preferences is None else rows_of(preferences, "preferences", settings)
     model = load(settings.model, trainable=True, seed=s.seed)
-    result = online(model, prompts, reward, s, settings.sample, folder, resume=resume, progress=settings.round.progress)
+    result = online(
+        model, prompts, reward, s, settings.sample, folder, preferences=pairs, resume=resume,
+        progress=settings.round.progress,
+    )  # fmt: skip
     _tell_run(result, settings, folder, f"{len(prompts)} prompts")
 
 

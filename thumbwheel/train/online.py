@@ -29,6 +29,7 @@ from thumbwheel.models.policy import LanguagePolicy
 from thumbwheel.records import Preference, Prompt
 from thumbwheel.signals.reward_scale import RunningScale
 from thumbwheel.stores import checkpoints
+from thumbwheel.train.beside import texts_of
 from thumbwheel.train.collecting import Collector, Reward, Source, rescaled
 from thumbwheel.train.guard import Act, Guard
 from thumbwheel.train.journal import Journal
@@ -38,11 +39,12 @@ from thumbwheel.train.lessons import Reference, lessons_of
 from thumbwheel.train.loop import StepReport
 from thumbwheel.train.on_policy import Lesson, Lessons, OnPolicy
 from thumbwheel.train.rollouts import Rollouts
+from thumbwheel.train.rows import within
 from thumbwheel.train.saves import Saves, settings_hash
 from thumbwheel.train.schedule import learning_rate
 from thumbwheel.train.stage import MODEL, fingerprint
 from thumbwheel.train.tally import Tally
-from thumbwheel.train.units import Unit, epoch_order
+from thumbwheel.train.units import Unit, data_hash, epoch_order
 
 log = logging.getLogger("thumbwheel.train")
 DPO = "dpo"
@@ -106,8 +108,8 @@ def online(
     """Train `model` in place and save it in `folder`/model. The reference is the model as it comes in.
 
     `reward` scores answers; `thumbwheel.signals.reward_terms.open_reward` makes one of `settings.reward`. `sampler` defaults
-    to our own on the same weights; `texts` are rows of the language-model loss (`lm_weight`); `preferences` are what the
-    guard falls back on, by DPO, when it gives the method up.
+    to our own on the same weights; `texts` are rows of the language-model loss (`lm_weight`), by default those of the file
+    `lm_texts`; `preferences` are what the guard falls back on, by DPO, when it gives the method up.
     Raises DataError (no prompt), SettingError (sampling from a part of the distribution), TrainingError (not finite, too
     many answers without a reward), CheckpointError as `thumbwheel.train.loop.fit` does.
     """
@@ -138,9 +140,7 @@ def learn_from(
 ) -> OnlineResult:
     """The loop of `online` on answers of any source."""
     if settings.lm_weight and not texts:
-        raise DataError(
-            "'online.lm_weight' is set and no text is given for the language-model loss. Give texts, or set it to 0."
-        )
+        texts = texts_of(settings, model, max_tokens=within(None, model).max_tokens)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -194,6 +194,7 @@ class _Run:
             "template": model.template.hash,
             "model": fingerprint(model),
             **({"value_head": fingerprint(self.policy.value)} if self.policy.value is not None else {}),
+            **({"texts": data_hash(self.texts)} if self.texts else {}),
         }
         self.task = OnPolicy(self.policy, settings, longest=self.source.longest)
         self.learner: Learner[Lessons] = Learner(self.task, settings)
