@@ -120,7 +120,7 @@ class GuardSettings(Section):
         2.0, description="a mean reward this many deviations of single answers above the last one is a spike"
     )
     max_gold_gap: Positive | None = Field(None, description="reward may rise this much more than the gold reward")
-    save_every_iterations: Count = Field(1, description="good iterations between weights kept for rolling back")
+    save_every_iterations: Count = Field(5, description="iterations between weights that are kept for rolling back")
     warnings_before_rollback: Count = Field(2, description="alarms in a row that cool down before one rolls back")
     cool_down: float = Field(0.5, gt=0, lt=1, description="learning rate is multiplied by this at every alarm")
     kl_boost: float = Field(2.0, ge=1, description="β is multiplied by this at every alarm")

@@ -18,8 +18,10 @@ from thumbwheel.errors import CheckpointError, DataError, SettingError, Training
 from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Message, Preference, Prompt
 from thumbwheel.testing.models import tiny_language_model
+from thumbwheel.train.guard import Guard, Verdict
 from thumbwheel.train.online import OnlineResult, online
 from thumbwheel.train.rollouts import Rollouts
+from thumbwheel.train.saves import Saves
 
 PROMPTS: list[Prompt] = [(Message(role="user", content=letter),) for letter in "abcdef"]
 SHORT = SampleSettings(max_new_tokens=6, batch_size=24, temperature=1.0)
@@ -289,6 +291,31 @@ def test_a_bare_kl_target_and_a_group_of_one_are_refused() -> None:
         settings(recipe="grpo", answers_per_prompt=1)
 
 
+@pytest.mark.parametrize(("alarm_at", "kept"), [(None, [0, 2, 4]), (2, [0, 3])])
+def test_weights_are_kept_now_and_then_and_never_where_there_was_an_alarm(
+    alarm_at: int | None, kept: list[int], tmp_path: Path
+) -> None:
+    """P6: full weights and their optimiser are large; an iteration with an alarm is passed over, and the next good one kept."""
+    written: list[int] = []
+    judged, write = Guard.judged, Saves.write_best
+
+    def alarms(self: Guard, figures: Any, settings: Any) -> Any:
+        turns.append(1)
+        guard, verdict = judged(self, figures, settings)
+        return guard, Verdict("cool_down", ("an alarm",)) if len(turns) - 1 == alarm_at else verdict
+
+    def notes(self: Saves, step: int) -> None:
+        written.append(step)
+        write(self, step)
+
+    turns: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Guard, "judged", alarms)
+        patch.setattr(Saves, "write_best", notes)
+        run(tmp_path / "run", settings(iterations=5, lr=1e-9, guard={"save_every_iterations": 2}))
+    assert written == kept
+
+
 def test_what_is_rolled_back_to_are_the_weights_whose_answers_were_good(tmp_path: Path) -> None:
     """P6: an update that wrecks the policy shows in the answers of the next iteration; the weights of before it come back.
 
@@ -299,7 +326,8 @@ def test_what_is_rolled_back_to_are_the_weights_whose_answers_were_good(tmp_path
 
     s = settings(
         iterations=6, batch_size=3, guard={"max_kl_per_response_nats": 2.0, "max_reward_jump": 50, "max_length_ratio": 50,
-        "max_repetition_rise": 1, "min_entropy_share": 0, "warnings_before_rollback": 1}, lr=1e-9,
+        "max_repetition_rise": 1, "min_entropy_share": 0, "warnings_before_rollback": 1, "save_every_iterations": 1},
+        lr=1e-9,
         max_update_kl_per_token_nats=None,
     )  # fmt: skip
     step, made, updates, seen = Learner.update, Collector.made, 0, []

@@ -87,6 +87,7 @@ class Place:
     kl_scale: float = 1.0
     actions: tuple[str, ...] = ()
     stopped: bool = False
+    kept: int | None = None  # the iteration whose answers were good and whose weights are kept
 
 
 def online(
@@ -328,8 +329,10 @@ class _Run:
         seen = figures if self.source.own else {n: v for n, v in figures.items() if n in OF_THE_POLICY}
         self.guard, verdict = self.guard.judged(seen, s)
         if verdict.act == "go_on":
-            if self.place.iteration % s.save_every_iterations == 0:
-                self.saves.write_best(self.place.iteration)
+            place = self.place
+            if place.kept is None or place.iteration - place.kept >= s.save_every_iterations:
+                self.saves.write_best(place.iteration)
+                self.place = replace(place, kept=place.iteration)
             return verdict.act
         did = f"iteration {self.place.iteration + 1}: {'; '.join(verdict.why)}. "
         cooled: dict[str, Any] = {
