@@ -88,6 +88,12 @@ def test_pins_cover_every_dependency() -> None:
         assert name in pins, f"{name} has no pin in constraints.txt"
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """They are collected as modules by their name alone: the second of two is an error, wherever both are run."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name not in ("conftest.py", "__init__.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_decisions_are_numbered_once() -> None:
     numbers = [path.name[:4] for path in (ROOT / "docs" / "decisions").glob("*.md")]
     assert all(number.isdigit() for number in numbers)

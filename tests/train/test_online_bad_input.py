@@ -294,15 +294,15 @@ def full_at(patch: pytest.MonkeyPatch, where: str) -> None:
 @pytest.mark.parametrize("where", ["answers", "weights", "optimiser", "best", "manifest", "metrics", "model"])
 def test_the_disk_fills_up_at_each_kind_of_file_and_the_run_goes_on(tmp_path: Path, where: str) -> None:
     """X4: a clear error; after room was made the run resumes to the same weights, bit for bit, with every line of metrics."""
-    straight = model()
-    run(tmp_path / "straight", settings(), straight)
+    straight, s = model(), settings(guard={"save_every_iterations": 1})
+    run(tmp_path / "straight", s, straight)
     with pytest.MonkeyPatch.context() as patch:
         full_at(patch, where)
         with pytest.raises(ThumbwheelError, match="Free some space") as told:
-            run(tmp_path / "full", settings())
+            run(tmp_path / "full", s)
         assert isinstance(told.value, CheckpointError | StoreError)
     resumed = model()
-    run(tmp_path / "full", settings(), resumed, resume=True)
+    run(tmp_path / "full", s, resumed, resume=True)
     assert same(straight, resumed)
     assert [line["step"] for line in lines(tmp_path / "full")] == [1, 2, 3]
 

@@ -76,9 +76,9 @@ class Tally:
             )
         if self.nothing:
             found["nothing"] = (
-                f"In {self.nothing} iteration{'s' if self.nothing > 1 else ''} not one answer could be learned from, so the weights "
-                "stayed as they were: every "
-                f"answer was {'cut or ' if settings.cut_answers == 'mask' else ''}without a reward. "
+                f"In {self.nothing} iteration{'s' if self.nothing > 1 else ''} not one answer could be learned from, so the "
+                f"weights stayed as they were: every answer was {'cut or ' if settings.cut_answers == 'mask' else ''}without "
+                "a reward. "
                 "Raise sample.max_new_tokens, or set online.cut_answers to 'keep' or 'penalise'."
             )
         decay = settings.gamma * settings.lam
