@@ -16,7 +16,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -58,8 +58,9 @@ START = {"ppo": 0.1, "grpo": 0.3}
 """β that the controller begins with. GRPO's rewards have deviation 1, PPO's are what they are."""
 KL_TARGETS = (0.5, 1.0, 2.0, 4.0)  # nats a response
 BEST_OF = (1, 2, 4, 8, 16, 32)
-STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-COMPARED_AT = (0.5, 1.0, 2.0, 4.0)  # nats a response
+STRENGTHS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+"""1/β of the possible. Larger ones would need more than 64 answers a prefix: KL cannot pass ln 64 = 4.2 there."""
+COMPARED_AT = (0.5, 1.0, 2.0)  # nats a response
 MOST_MINUTES = 40.0
 Z = 1.959964  # 95 %
 
@@ -169,7 +170,7 @@ def best_of(rewards: np.ndarray) -> Series:
             continue
         means = np.array([best_of_n_mean(row, row, n=n).value for row in rewards], dtype=np.float64)
         error = float(means.std(ddof=1)) / len(means) ** 0.5
-        series.last[f"n {n}"] = Place(float(means.mean()), error, best_of_n_kl(n), 0.0, math.nan, math.nan)
+        series.last[f"n {n}"] = replace(on_curve(float(means.mean()), best_of_n_kl(n)), reward_error=error)
     return series
 
 
@@ -194,10 +195,10 @@ def report(bench: Benchmark, found: dict[str, Series], base: Place, pool: np.nda
             target = float(name.removeprefix("target "))
             bench.add(Row(f"{series.name}, {name}: KL over target", place.kl / target, goal=1.25, goal_is="at_most"))
     for kl in COMPARED_AT:
-        limit = float(np.interp(kl, *reversed(list(zip(*possible(pool), strict=True)))))
+        limit = at_kl(Series("possible", {str(i): on_curve(*spot) for i, spot in enumerate(possible(pool))}), kl)
         for series in found.values():
             reached = at_kl(Series(series.name, {"reference": base, **series.last}), kl)
-            if reached is not None:
+            if reached is not None and limit is not None:
                 share = (reached - base.reward) / (limit - base.reward)
                 bench.add(Row(f"{series.name}: share of the possible gain at {kl:g} nats", share))
     for series in found.values():
@@ -207,6 +208,11 @@ def report(bench: Benchmark, found: dict[str, Series], base: Place, pool: np.nda
         )
         bench.add(Row(f"{series.name}: gain over the reference, lower end", gain, goal=0.0))
     bench.add(Row("minutes", minutes, goal=MOST_MINUTES, goal_is="at_most", unit="min"))
+
+
+def on_curve(reward: float, kl: float) -> Place:
+    """A place that is calculated, not measured."""
+    return Place(reward, 0.0, kl, 0.0, math.nan, math.nan)
 
 
 def possible(pool: np.ndarray) -> list[tuple[float, float]]:
