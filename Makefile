@@ -44,12 +44,16 @@ fmt: $(READY)    ## format and fix what can be fixed
 docs: $(READY)   ## write docs/reference from the docstrings
 	$(BIN)/python docs/make_reference.py
 
-bench-%: $(READY)  ## a benchmark: bench-train, bench-reward, bench-ingest; writes build/bench/NAME.json
+bench-%: $(READY)  ## a benchmark: bench-train, -rl, -reward, -ingest, -verifiable, -frontier; writes build/bench/NAME.json
 	$(BIN)/python -m benchmarks.$(subst -,_,$*)
 
 bench-verifiable: $(READY)
-	@$(BIN)/python -c 'import reasoning_gym' 2>/dev/null || $(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym  # the extra "bench"
+	@$(BIN)/python -c 'import reasoning_gym, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --constraint constraints.txt reasoning-gym matplotlib  # of the extra "bench"
 	$(BIN)/python -m benchmarks.verifiable
+
+bench-frontier: $(READY)
+	@$(BIN)/python -c 'import vaderSentiment, matplotlib' 2>/dev/null || $(BIN)/pip install --quiet --constraint constraints.txt vaderSentiment matplotlib  # of the extra "bench"
+	$(BIN)/python -m benchmarks.frontier
 
 clean:           ## remove what was built (not the virtual environment)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
