@@ -92,8 +92,9 @@ def add_rows(bench: Benchmark, trainer: str, model: str, ours: Runs, trl: Runs) 
             f"{name}: peak memory", ours.figure("peak_rss_mib"), trl.figure("peak_rss_mib"),
             goal=MEMORY_GOAL, goal_on="ratio", goal_is="at_most", unit="MiB",
         ),
-        Row(f"{name}: reward at the last iteration", ours.metric("reward_last"), trl.metric("reward_last")),
     )  # fmt: skip
+    if trainer == "grpo":  # PPO's rewards are those of two random heads, which have nothing in common
+        bench.add(Row(f"{name}: reward at the last iteration", ours.metric("reward_last"), trl.metric("reward_last")))
     share = ours.figure("sampling_share")
     bench.add(
         Row(f"{name}: share of the time that is sampling and scoring", None if share is None else 100 * share, unit="%")
