@@ -93,3 +93,9 @@ def test_a_setting_with_a_number_says_its_unit_or_meaning() -> None:
                     "confidence",
                 }
                 assert field.description or name in obvious | {"bootstrap_samples", "keep_checkpoints"}, name
+
+
+def test_a_rule_of_several_settings_is_told_in_its_own_words() -> None:
+    with pytest.raises(SettingError, match=r"'online\.kl' setting is not valid: there is no 'target'") as told:
+        from_tree({"online": {"kl": {"target": 6}}})
+    assert "Value error" not in str(told.value)

@@ -344,7 +344,12 @@ def _explain(error: ValidationError) -> str:
             hint = did_you_mean(str(item["loc"][-1]), known)
             lines.append(f"There is no setting '{key}'.{hint} Known here: {', '.join(known)}.")
         else:
-            lines.append(explain(f"The '{key}' setting is not valid: {item['msg']}.", got=item.get("input")))
+            lines.append(
+                explain(
+                    f"The '{key}' setting is not valid: {item['msg'].removeprefix('Value error, ')}.",
+                    got=item.get("input"),
+                )
+            )
     return "\n".join(lines)
 
 
