@@ -21,11 +21,9 @@ from typing import Any
 import torch
 
 from benchmarks.train_work import Work, profiled
-from thumbwheel.config import ModelSettings, OnlineSettings, SampleSettings
+from thumbwheel.config import OnlineSettings, SampleSettings
 from thumbwheel.models.heads import RewardModel
-from thumbwheel.models.language import LanguageModel, load
 from thumbwheel.models.scoring import score_answers
-from thumbwheel.models.templates import ChatTemplate
 from thumbwheel.records import Message, Prompt
 from thumbwheel.signals.rewards import CompositeReward, RewardTerm
 from thumbwheel.train.loop import StepReport
@@ -70,20 +68,6 @@ class Online(Work):
         super().__init__(workload, hp, trainer, model)
         self.model = self.opened(trainable=True)
         self.reward = self.rule() if trainer == "grpo" else self.random_model()
-
-    def opened(self, *, trainable: bool) -> LanguageModel:
-        """The workload's model; its text is plain text to be continued."""
-        hp = self.hp
-        settings = ModelSettings(
-            path=str(self.path),
-            adapter="lora" if hp.lora_r else "full",
-            lora_r=hp.lora_r or 16,
-            lora_alpha=hp.lora_alpha,
-        )
-        model = load(settings, trainable=trainable, seed=self.workload.SEED)
-        model.tokenizer.chat_template = None
-        model.template = ChatTemplate(model.tokenizer)
-        return model
 
     def rule(self) -> CompositeReward:
         """The peers' rule."""

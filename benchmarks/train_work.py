@@ -88,12 +88,8 @@ class Work:
         self.train, self.held = workload.splits("synthetic", hp)
         self.meter = workload.Meter()
 
-
-class Ours(Work):
-    """The product's own tasks in the product's own loop."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def opened(self, *, trainable: bool) -> LanguageModel:
+        """The product's model of the workload; its text is plain text to be continued."""
         hp = self.hp
         settings = ModelSettings(
             path=str(self.path),
@@ -101,9 +97,19 @@ class Ours(Work):
             lora_r=hp.lora_r or 16,
             lora_alpha=hp.lora_alpha,
         )
-        self.model: LanguageModel = load(settings, trainable=True, seed=self.workload.SEED)
-        self.model.tokenizer.chat_template = None  # the work is plain text to be continued
-        self.model.template = ChatTemplate(self.model.tokenizer)
+        model = load(settings, trainable=trainable, seed=self.workload.SEED)
+        model.tokenizer.chat_template = None
+        model.template = ChatTemplate(model.tokenizer)
+        return model
+
+
+class Ours(Work):
+    """The product's own tasks in the product's own loop."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        hp = self.hp
+        self.model = self.opened(trainable=True)
         common = {
             "lr": self.rate, "batch_size": hp.batch, "weight_decay": 0.0, "eval_share": 0.0, "seed": self.workload.SEED,
             "checkpoint_every_steps": 10**6,

@@ -300,7 +300,9 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     with Journal(tmp_path, name="bag", watch="loss", start=0, steps=1, progress=False) as journal:
         journal._file.close()
         journal._file = Full()
-        with pytest.raises(CheckpointError, match=r"No space left.*Free some space"):
+        with pytest.raises(
+            CheckpointError, match=r"No space left on device\. Free some space \(or raise the limit\) and try again"
+        ):
             journal.step(1, {"loss": 0.5})
 
 
