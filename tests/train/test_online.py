@@ -19,6 +19,7 @@ from thumbwheel.models.language import LanguageModel
 from thumbwheel.records import Message, Preference, Prompt
 from thumbwheel.testing.models import tiny_language_model
 from thumbwheel.train.guard import Guard, Verdict
+from thumbwheel.train.journal import metric_rows
 from thumbwheel.train.online import OnlineResult, online
 from thumbwheel.train.rollouts import Rollouts
 from thumbwheel.train.saves import Saves
@@ -81,6 +82,14 @@ class Counting(BatchSampler):
         return super().sample(*args, **how)
 
 
+def untimed(folder: Path) -> list[dict[str, float]]:
+    """The lines of metrics, but for what a clock says."""
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "tokens_per_s")}
+        for line in metric_rows(folder)
+    ]
+
+
 @pytest.mark.parametrize("changes", [
     {}, {"recipe": "ppo", "prompts_per_iteration": 3, "answers_per_prompt": 2, "reward": {"scale": "z_score"}},
     {"kl": {"controller": "pid", "target_per_response_nats": 1.0}},
@@ -115,6 +124,7 @@ def test_a_killed_run_goes_on_bit_for_bit(
     result = run(tmp_path / "broken", s, resumed, sampler=sampler, resume=True)
     assert all(torch.equal(a, b) for a, b in zip(weights(straight).values(), weights(resumed).values(), strict=True))
     assert result.updates == whole.updates
+    assert untimed(tmp_path / "straight") == untimed(tmp_path / "broken")  # figures of updates before the kill included
     assert sampler.calls < s.iterations  # the iteration it was killed in was read back, not sampled again
 
 

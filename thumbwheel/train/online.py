@@ -205,6 +205,7 @@ class _Run:
         self.scale = RunningScale(settings.reward.scale, settings.reward.clip)  # as it was when the iteration began
         self.tally = Tally(no_room=self.source.no_room)
         self.place = Place()
+        self.told: list[dict[str, float]] = []  # figures of the iteration's updates so far
         self.lines: list[dict[str, float]] = []
 
     # ------------------------------------------------------------------ start, goal
@@ -226,13 +227,14 @@ class _Run:
         self.guard = Guard.restored(about["guard"])
         self.scale = self.scale.restored(about["scale"])
         self.tally = Tally.restored(about["tally"])
+        self.told = list(about["told"])
 
     def save(self) -> None:
         """All that the next update depends on, beside the answers, which are on disk already."""
         place = asdict(self.place)
         about = {
             "place": place, "controller": self.controller.state(), "guard": self.guard.state(), "scale": self.scale.state(),
-            "tally": self.tally.state(),
+            "tally": self.tally.state(), "told": self.told,
         }  # fmt: skip
         self.saves.write(self.place.updates, about)
         self.source.forget(before=self.place.iteration)
@@ -294,14 +296,12 @@ class _Run:
         """The weight updates of an iteration, from where it was left; their mean figures."""
         s = self.settings
         each = math.ceil(len(units) / s.batch_size)
-        found: list[dict[str, float]] = []
         rate = learning_rate(self.place.iteration, s.iterations, s) * self.place.rate_scale
         while self.place.update < s.epochs * each:
             epoch, turn = divmod(self.place.update, each)
             order = epoch_order(len(units), seed=s.seed, epoch=self.place.iteration * s.epochs + epoch)
             batch = [units[int(i)] for i in order[turn * s.batch_size : (turn + 1) * s.batch_size]]
             figures = self.learner.update([*batch, *self._texts()], rate)
-            found.append(figures)
             limit = s.max_update_kl_per_token_nats
             far = limit is not None and figures.get("update_kl", 0.0) > limit
             self.place = replace(
@@ -309,10 +309,10 @@ class _Run:
                 update=s.epochs * each if far else self.place.update + 1,
                 updates=self.place.updates + 1,
             )
+            self.told.append(figures | ({"stopped_early": 1.0} if far else {}))
             if self.place.updates % s.checkpoint_every_steps == 0:
                 self.save()
-            if far:
-                found[-1]["stopped_early"] = 1.0
+        found, self.told = self.told, []
         names = {name for one in found for name in one} - {"tokens"}
         return {name: float(np.mean([one[name] for one in found if name in one])) for name in sorted(names)}
 
