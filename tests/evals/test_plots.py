@@ -40,7 +40,8 @@ def test_a_constant_has_room_around_it(value: float) -> None:
 @pytest.mark.parametrize(
     ("value", "step", "text"),
     [(0.25, 0.25, "0.25"), (0.5, 0.5, "0.5"), (-0.2, 0.2, "−0.2"), (2, 1, "2"), (0.1 + 0.2, 0.1, "0.3"), (1e-17, 0.1, "0"),
-     (2.5, 2.5, "2.5"), (250_000, 50_000, "2.5e+05"), (0.00002, 0.00001, "2e−05")],
+     (2.5, 2.5, "2.5"), (250_000, 50_000, "2.5e5"), (0.00002, 0.00001, "2e−5"),
+     (-1_500_000, 500_000, "−1.5e6")],
 )  # fmt: skip
 def test_ticks_read_well(value: float, step: float, text: str) -> None:
     """E7: as many decimals as the step needs; a true minus sign."""

@@ -184,7 +184,8 @@ def tick_text(value: float, step: float) -> str:
     if abs(value) < step * 1e-6:
         return "0"
     if max(abs(value), step) >= 1e5 or step < 1e-4:
-        text = f"{value:.2g}"
+        digits, _, power = f"{value:.2g}".partition("e")
+        text = f"{digits}e{int(power)}" if power else digits  # 1e6, not 1e+06: there is room for seven letters
     else:
         decimals = max(0, -math.floor(math.log10(step) + 1e-9))
         decimals += not math.isclose(round(step, decimals), step)
