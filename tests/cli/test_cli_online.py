@@ -59,13 +59,16 @@ def test_a_reward_model_that_was_not_named_is_asked_for(thumbwheel: Run, tiny_mo
     assert "thumbwheel train reward" in (done.out + done.err)
 
 
-@pytest.mark.parametrize(("text", "said"), [("\n \n", "holds no prompt"), (None, "There is no file")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"\n \n", "holds no prompt"), (None, "There is no file"), (b"Caf\xe9?\n", "cannot be read as UTF-8")],
+)
 def test_no_prompts_are_told(
-    text: str | None, said: str, thumbwheel: Run, small: tuple[str, ...], tmp_path: Path
+    text: bytes | None, said: str, thumbwheel: Run, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     file = tmp_path / "none.txt"
     if text is not None:
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(text)
     done = thumbwheel("train", "grpo", str(file), *small)
     assert done.status != 0
     assert said in (done.out + done.err)

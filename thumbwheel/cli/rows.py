@@ -32,7 +32,11 @@ def prompts_of(file: Path) -> list[Prompt]:
     if file.suffix == ".txt":
         if not file.is_file():
             raise NotFound(f"There is no file '{file}'. Name one with a prompt a line.")
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"'{file}' cannot be read as UTF-8 text: {error}.") from error
+        lines = [line.strip() for line in text.splitlines()]
         found: list[Prompt] = [(Message(role="user", content=line),) for line in lines if line]
     else:
         steps, _, _ = _read(file)
